@@ -11,6 +11,18 @@ from typing import Any
 
 from securevfl.errors import CryptoError, KeyMismatch
 
+_CONTENTS = {
+    "K": "a public key",
+    "G": "encrypted residuals",
+    "B": "an encrypted, masked gradient",
+    "O": "a decrypted, masked gradient",
+    "V": "an encrypted query",
+    "U": "an encrypted query with seeds",
+    "T": "a part of an encrypted answer",
+    "R": "an encrypted answer",
+}
+"""The content of a message in words, by the third of the letters that name its kind."""
+
 
 def read_header(engine: str, shape: struct.Struct, magic: bytes, message: bytes, key: bytes) -> tuple[Any, ...]:
     """Check the kind and the key of a message, and return the other fields of its header.
@@ -29,17 +41,17 @@ def read_header(engine: str, shape: struct.Struct, magic: bytes, message: bytes,
         CryptoError: if the message is of another kind or version.
         KeyMismatch: if the message belongs to another key.
     """
-    kind = magic.decode()
+    kind, content = magic.decode(), _content(magic)
     if len(message) < shape.size or message[:4] != magic:
         raise CryptoError(
-            f"{engine}: received {len(message)} bytes that are not a {kind} message",
+            f"{engine}: received {len(message)} bytes that are not {content} of this version",
             "run the same version of securevfl on both sides",
             code="SVFL-CRYPTO-CIPHERTEXT",
             kind=kind,
         )
     fields = shape.unpack_from(message)
     if fields[1] != key:
-        raise KeyMismatch(f"{engine}: a {kind} message belongs to another key", code="SVFL-CRYPTO-KEY", kind=kind)
+        raise KeyMismatch(f"{engine}: received {content} of another key", code="SVFL-CRYPTO-KEY", kind=kind)
     return fields[2:]
 
 
@@ -57,7 +69,12 @@ def check_length(engine: str, magic: bytes, message: bytes, expected: int) -> No
     """
     if len(message) != expected:
         raise CryptoError(
-            f"{engine}: a {magic.decode()} message has {len(message)} bytes instead of {expected}",
+            f"{engine}: received {_content(magic)} of {len(message)} bytes instead of {expected}",
             code="SVFL-CRYPTO-CIPHERTEXT",
             kind=magic.decode(),
         )
+
+
+def _content(magic: bytes) -> str:
+    """Return the content of a kind of message in words."""
+    return _CONTENTS[magic.decode()[2]]

@@ -223,7 +223,11 @@ class Job(FamilyJob):
             check_plain(keys)
             return cls(**{str(key): value for key, value in keys.items()})
         except UntrustedInputError as cause:
-            raise ConfigError(f"the job cannot be used: {cause}", "correct it", code="SVFL-JOB-FILE") from None
+            raise ConfigError(
+                f"the job cannot be used: {cause}",
+                "correct the part of the job that the message names",
+                code="SVFL-JOB-FILE",
+            ) from None
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
@@ -324,7 +328,10 @@ def _read(path: str | Path) -> dict[str, Any]:
         ) from None
     except UntrustedInputError as cause:
         raise ConfigError(
-            f"{path}: the job file is not valid TOML: {cause}", "correct it", code="SVFL-JOB-FILE", path=str(path)
+            f"{path}: the job file is not valid TOML: {cause}",
+            "correct the line that the message names",
+            code="SVFL-JOB-FILE",
+            path=str(path),
         ) from None
 
 

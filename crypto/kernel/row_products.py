@@ -238,7 +238,7 @@ class RowHolder(KeyHolder):
         if not (math.isfinite(bound) and bound > 0):
             raise RangeError(
                 f"{engine}: the bound of the residuals g is not a positive finite number",
-                "correct it",
+                "pass the largest absolute value that a residual of the loss can have",
                 code="SVFL-CRYPTO-RANGE",
             )
         if not np.all(np.abs(g) <= bound):

@@ -129,7 +129,8 @@ def _parse(ring: SealRing, message: bytes, fingerprint: bytes) -> _Shape:
         and shape.scale < math.inf
     ):
         raise CryptoError(
-            "lattice sum: the header of an encrypted vector contradicts itself", code="SVFL-CRYPTO-CIPHERTEXT"
+            "lattice sum: the header of an encrypted vector states numbers that no sum can have",
+            code="SVFL-CRYPTO-CIPHERTEXT",
         )
     expected = _size(ring, shape.m)
     if len(message) != expected:
@@ -150,7 +151,11 @@ def _residues(ring: SealRing, message: bytes, index: int) -> Residues:
     view = memoryview(message)[_SUM.size + 2 * size * index :]
     halves = [unpack(part, ring.primes, DEGREE) for part in (view[:size], view[size : 2 * size])]
     if not halves[1].any():
-        raise CryptoError("lattice sum: a vector is not encrypted", code="SVFL-CRYPTO-CIPHERTEXT")
+        raise CryptoError(
+            "lattice sum: a received vector is not encrypted, so its sender does not follow the protocol",
+            "ask the operator of the sender for the reason",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+        )
     return np.stack(halves)
 
 
@@ -217,8 +222,8 @@ class LatticeAdder(Adder):
             )
         if not (math.isfinite(bound) and bound > 0 and 1 <= terms < 2**24):
             raise RangeError(
-                "lattice sum: the bound is not positive and finite, or the number of terms is not from 1 to 2^24",
-                "correct them",
+                "lattice sum: the bound is not a positive finite number, or the number of terms is not below 2^24",
+                "pass a positive bound, and 1 to 2^24 - 1 terms",
                 code="SVFL-CRYPTO-RANGE",
             )
         if not np.all(np.abs(v) <= bound):
@@ -228,8 +233,8 @@ class LatticeAdder(Adder):
         shape = _Shape(len(v), terms, 1, 1, float(bound))
         if shape.steps < _MIN_STEPS or not shape.scale < math.inf:
             raise RangeError(
-                f"lattice sum: a sum of {terms} vectors with this bound has no precise fixed-point scale",
-                "add fewer vectors, or scale the vectors",
+                f"lattice sum: a sum of {terms} vectors with this bound is too large for precise fixed-point numbers",
+                "add fewer vectors, or pass a smaller bound",
                 code="SVFL-CRYPTO-RANGE",
             )
         ring, integers = self._ring, np.zeros((shape.polynomials, DEGREE), np.int64)

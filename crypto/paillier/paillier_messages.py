@@ -34,6 +34,19 @@ class MessageKind(IntEnum):
     OPENED = 3
     SUM = 4
 
+    @property
+    def words(self) -> str:
+        """The content of such a message, for error messages."""
+        return _CONTENTS[self]
+
+
+_CONTENTS = {
+    MessageKind.SEALED: "encrypted residuals",
+    MessageKind.BLINDED: "an encrypted, masked gradient",
+    MessageKind.OPENED: "a decrypted, masked gradient",
+    MessageKind.SUM: "an encrypted vector of a sum",
+}
+
 
 @dataclass(frozen=True)
 class PaillierHeader:
@@ -91,14 +104,17 @@ def read_message(data: bytes, kind: MessageKind, fingerprint: bytes) -> tuple[Pa
         )
     if got != kind:
         raise CryptoError(
-            f"received a Paillier message of kind {got} instead of {kind.value}",
-            "pass the messages in order",
+            f"received a Paillier message of another kind than {kind.words}",
+            "run the same version of securevfl on both sides, and pass messages in the order of the protocol",
             code="SVFL-CRYPTO-CIPHERTEXT",
         )
     if key != fingerprint:
         raise KeyMismatch("the ciphertexts belong to another key", code="SVFL-CRYPTO-KEY")
     if not (math.isfinite(bound) and bound > 0) or n < 1 or c < 1:
-        raise CryptoError("a Paillier message has an impossible size or bound", code="SVFL-CRYPTO-CIPHERTEXT")
+        raise CryptoError(
+            "the header of a Paillier message states a size below 1, or a bound that is not a positive finite number",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+        )
     return PaillierHeader(kind, key, (n, c, d), bound), data[_HEAD.size :], count
 
 
@@ -119,7 +135,8 @@ def read_numbers(body: bytes, promised: int, expected: int, width: int) -> list[
     """
     if promised != expected or len(body) != expected * width:
         raise CryptoError(
-            f"received {len(body)} bytes with a header for {promised} numbers instead of {expected} of {width} bytes",
+            f"received a Paillier message with {len(body)} bytes of numbers instead of {expected * width}, or with "
+            "another number of values in its header",
             code="SVFL-CRYPTO-CIPHERTEXT",
         )
     return [int.from_bytes(body[i : i + width], "big") for i in range(0, len(body), width)]

@@ -1,15 +1,17 @@
 """Shared products of two share holders' components for all training rows: Phi = Phi_A + Phi_B modulo 2^P.
 
-A has components u (n, r_A) of its columns, and B components v (n, r_B), small integers. Column b r_A + a of Phi (n, d)
-is the product of component a of A and component b of B. The products are shared once, before the first iteration:
+The share holders are A, the active party, and its partner B. Each has *components* of every row, small integers that it
+computes from its columns (`securevfl.models.pair_components`): u (n, r_A) at A and v (n, r_B) at B. Column b r_A + a of
+Phi (n, d) is a *pair*: the product of component a of A and component b of B. A share is a random-looking matrix modulo
+2^P (pair_weights.py). The products are shared once, before the first iteration:
 
 1. A <-> B   the sizes, the name of the stored shares, and whether they are those of the sender's components
-2. A <-> B   shares of all products of some rows (small_products.py); A has the words, and B the small integers
+2. A <-> B   shares of all products of some rows (small_products.py, with A as the sender)
 
 Comments refer to these steps by number. If both have stored shares of the same name, which they computed together from
 the same components, they use them. Shares are no masks: they may be used in any number of runs. A share holder stores
 its shares in memory, and from `MIN_DISK_ROWS` rows on in a file. Precomputed material for iterations refers to the
-shares by their name, since material of other shares would yield wrong gradients.
+shares by their name, because material of other shares would yield wrong gradients.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class PairColumns:
     """One share holder's shares of the products of all rows.
 
     Args:
-        params: the agreed parameters of pairs.
+        params: the parameters of pairs on which the share holders agree (pair_weights.py).
         rows: the number of rows.
         name: the name of the shares, which both share holders derive from the same random numbers.
         file: the file that contains the shares, open for reading.
@@ -126,7 +128,7 @@ def share_products(
 
     Args:
         session: a session of encrypted products and transfers.
-        params: the agreed parameters of pairs.
+        params: the parameters of pairs on which the share holders agree (pair_weights.py).
         components: this party's components (n, r) of the training rows, in the order of the batches.
         folder: the folder of preprocessing, which stores the shares for later runs; None to store nothing.
         disk_rows: from this number of rows on, shares are read from a file in place of memory.

@@ -1,8 +1,9 @@
 """The part of the offline phase that concerns pairs: encrypted products with shared columns, computed in advance.
 
-A and B are the share holders. Each has a share Phi_h (n, d) of the products of their components, and a random mask
-psi_h of the residuals g = psi_A + psi_B + delta. The gradient of the weights of pairs is G = Phi^T g, with Phi = Phi_A
-+ Phi_B. For each chunk of iterations and both share holders h, with the other one o:
+A and B are the share holders, and a *pair* is the product of a component of A and one of B (pair_columns.py). Each has
+a share Phi_h (n, d) modulo 2^P of these products, and a random mask psi_h of the residuals g = psi_A + psi_B + delta.
+The gradient of the weights of pairs is G = Phi^T g, with Phi = Phi_A + Phi_B. pair_weights.py explains the two views of
+these weights. For each chunk of iterations and both share holders h, with the other one o:
 
 1. h <-> o  products Phi_o^T psi_h of all iterations (share_products.py)      => one share at h and one at o
 2. h        draws the mask m_h of each iteration, and computes r, the other view's share of the weights, from m_h
@@ -41,7 +42,7 @@ def schemes(params: SharesParams, products: Products) -> tuple[ShareScheme, Shar
     """Return the encryption schemes of steps 1 and 3; all parties obtain the same ones, which depend on sizes only.
 
     Args:
-        params: the agreed parameters of the training, which have pairs.
+        params: the parameters of the training on which all parties agree, for a model with pairs.
         products: the session of encrypted products of the offline phase.
 
     Returns:
@@ -50,7 +51,7 @@ def schemes(params: SharesParams, products: Products) -> tuple[ShareScheme, Shar
     pairs = params.pairs
     assert pairs is not None, "only models with pairs have such products"
     scheme = products.scheme.with_bits(pairs.bits)
-    # a forward sum has two products for each pair of a share holder and another party, and two of pairs
+    # a forward sum contains 2 * (parties - 1) encrypted products with columns, and two with shares of pairs
     tolerance = params.encoding.sum_tolerance(2 * (len(products.others) + 1)) / 2.0**pairs.shift
     sizes = {block.rows for block in params.blocks}
     shapes = [(pairs.limbs * pairs.products, 1, rows) for rows in sorted(sizes)]
@@ -58,11 +59,11 @@ def schemes(params: SharesParams, products: Products) -> tuple[ShareScheme, Shar
 
 
 class PairPhase:
-    """One share holder's side.
+    """One share holder's side of this part of the offline phase.
 
     Args:
         products: the session of encrypted products of the offline phase.
-        params: the agreed parameters of the training, which have pairs.
+        params: the parameters of the training on which all parties agree, for a model with pairs.
         columns: this party's share of the products of components.
     """
 

@@ -3,7 +3,8 @@
 A and B are the share holders. Each has small integers of every row, its components (`PairComponents` of the models).
 The model has one input for every pair of a component of A and one of B: their product phi. The matrix of products Phi
 (n, d) is shared, Phi = Phi_A + Phi_B, and so are its weights theta (d,). All numbers are integers modulo 2^P, the
-ring of pairs. G_t = Phi^T g of iteration t is not truncated, and theta is a sum of all G_t with public integers:
+ring of pairs. The gradient G_t = Phi^T g of iteration t, with the residuals g (n,), is not truncated, and theta is a
+sum of all G_t with public integer factors:
 
     theta = -sum over t of k_t G_t      k_t: coefficient of the update rule times `PairParams.scale`, rounded
 
@@ -39,7 +40,7 @@ _MIN_SCALE = 12.0  # coefficients of the update rule are rounded to multiples of
 
 @dataclass(frozen=True)
 class PairParams:
-    """The agreed parameters of pairs.
+    """The parameters of pairs on which the share holders agree.
 
     Attributes:
         active: the number of components of the active party.
@@ -107,7 +108,7 @@ class PairParams:
         return -(-self.bits // LIMB_BITS)
 
     def factor(self, rows: int) -> np.uint64:
-        """Return by how much a gradient counts more, because its batch has only this number of rows."""
+        """Return the factor of the gradient of a batch of this size: the size of the largest batch divided by it."""
         return np.uint64(round(self.rows / rows))
 
     def split(self, words: Words) -> Integers:

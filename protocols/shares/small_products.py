@@ -1,15 +1,18 @@
 """Products of one share holder's words with the other's small integers, row by row, as additive shares modulo 2^L.
 
-The *sender* has words w_k of each row, and the *receiver* small signed integers b_v. For every pair (v, k) of a row
-they obtain shares of b_v * w_k, from one correlated transfer (`crypto/transfers`) for each bit of b_v:
-b_v is the sum of its bits times 1, 2, 4 and -8, and the share of the product is the sum of the shares of the bits.
+The *sender* has words w_k (integers modulo 2^L) of each row, and the *receiver* small signed integers b_v. For every v
+and k of a row they obtain shares of b_v * w_k, from one correlated transfer (`crypto/transfers`) for each bit of b_v:
+b_v is the sum of its bits times 1, 2, 4 and -8, and the share of the product is the sum of the shares of the bits. From
+the transfer for a bit, the sender has two random words z_0 and z_1, and the receiver has the one that its bit selects:
 
 1. receiver -> sender   the message of the transfers, whose choices are the bits of all b_v of some rows
-2. sender -> receiver   for each transfer and word, the number y
+2. sender -> receiver   for each transfer and word, y = z_0 - z_1 + (weight of the bit) * w_k
+   sender               its share is -z_0
+   receiver             its share is z_0 if the bit is 0, and z_1 + y if it is 1
 
 Comments refer to these steps by number. The message of step 1 looks uniform to the sender, and that of step 2 to the
 receiver. The receiver sends the next step 1 before it receives step 2, so that nobody waits. Both share holders can be
-the sender; each direction has base transfers of its own.
+the sender; each direction has base transfers of its own. *Packed* integers take only the bytes that their bits need.
 """
 
 from __future__ import annotations
@@ -74,8 +77,8 @@ class WordFactors:
 
     Args:
         context: the context of the session, with its subchannel.
-        peer: the receiver.
-        transfers: the sender of correlated transfers of `count` words each.
+        peer: name of the receiver.
+        transfers: generates the sender's side of correlated transfers with `count` words each.
         ring: the integers modulo 2^L.
         count: the number of words that are multiplied by one integer.
     """
@@ -122,8 +125,8 @@ class SmallFactors:
 
     Args:
         context: the context of the session, with its subchannel.
-        peer: the sender.
-        transfers: the receiver of correlated transfers of `count` words each.
+        peer: name of the sender.
+        transfers: generates the receiver's side of correlated transfers with `count` words each.
         ring: the integers modulo 2^L.
         count: the number of words that are multiplied by one integer.
     """

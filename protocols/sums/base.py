@@ -85,7 +85,7 @@ class SumProtocol(MessageProtocol):
         name, members = min(self.coalitions((collector, *contributors)).items(), key=lambda item: len(item[1]))
         *others, last = sorted(members)
         if not others:
-            return f"{last} learns the outputs of {name}"
+            return f"{last} learns the outputs of {name} alone, without pooling"
         return (
             f"{', '.join(others)} and {last} together learn the outputs of {name}; fewer than {len(members)} parties "
             "learn no party's outputs"

@@ -214,9 +214,9 @@ class Audit:
             return f"parts of the audit could not run{worst}"
         strong = [inference for inference in self.inferences if inference.strength == "strong"]
         sent, unsent = (sum(inference.unsent == kind for inference in strong) for kind in (False, True))
-        details = f"; {_inferences(sent)} possible from the declared output" if sent else ""
-        details += f"; {_inferences(unsent)} possible without any message" if unsent else ""
-        return f"nothing exceeds the declaration or what the job accepts{details}{worst}"
+        details = f"{_inferences(sent)} possible from the declared output; " if sent else ""
+        details += f"{_inferences(unsent)} possible without any message; " if unsent else ""
+        return f"{details}nothing exceeds the declaration or what the job accepts{worst}"
 
 
 def _inferences(count: int) -> str:

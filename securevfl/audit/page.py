@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from securevfl.audit.findings import Audit, Inference
-from securevfl.consent.learned_table import LEARNED_NOTE, LEARNED_TITLE, SIZES_TEXT, learned_table
+from securevfl.consent.learned_table import LEARNED_TITLE, SIZES_TEXT, learned_note, learned_table
 from securevfl.consent.sheet_document import WIDTH
 from securevfl.display import html as markup
 from securevfl.display.html import Markup, escape
@@ -169,7 +169,8 @@ def _declared(audit: Audit) -> list[str]:
         return []
     table = learned_table(list(audit.roles), audit.outputs)
     cells = markup.table(table.heads, table.rows, figures=table.right, stacked=True)
-    return [markup.section(LEARNED_TITLE, cells, f'<p class="soft">{escape(f"{LEARNED_NOTE} {SIZES_TEXT}")}</p>')]
+    note = f"{learned_note(audit.outputs)} {SIZES_TEXT}"
+    return [markup.section(LEARNED_TITLE, cells, f'<p class="soft">{escape(note)}</p>')]
 
 
 def html(audit: Audit) -> str:

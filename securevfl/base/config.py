@@ -107,7 +107,7 @@ class Registry(dict[str, type[N]]):
         if not isinstance(name, str) or name not in self:
             hint = self.more()
             if not isinstance(name, str) or name not in self:
-                raise ValueError(f"{self.what} name must be one of {', '.join(self)}{hint}")
+                raise ValueError(f"there is no {self.what} of this name; choose one of {', '.join(self)}{hint}")
         return read_nested(self[name], keys)
 
 

@@ -55,7 +55,7 @@ def reserved_path(path: Path) -> Iterator[None]:
             os.close(lock)
             raise ConfigError(
                 f"another command that is running writes {path}",
-                "name another file with --save, or wait until that command has finished",
+                "wait until that command has finished, or stop it",
                 code="SVFL-FILE-IN-USE",
                 path=str(path),
             ) from None

@@ -120,7 +120,8 @@ class Roles:
         if len(parties) != 1:
             raise ProtocolError(
                 f"exactly one party must have the role {role}, but {', '.join(parties) or 'none'} has it",
-                "correct the roles",
+                f"start the run with one party in the role {role}; a party's role follows from its table and its "
+                "labels",
                 code="SVFL-PARTIES-ROLE",
                 role=role,
             )

@@ -139,11 +139,17 @@ def _meanings() -> dict[str, str]:
 
 
 def _adopt(party: str | None, file: Path | None) -> None:
-    from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+    from securevfl.disclosure.ledger import ADOPTED_COUNT, DisclosureLedger, default_ledger
 
     if file is None and party is None:
         raise ConfigError("--adopt names no ledger", "name it with --party or --ledger", code="SVFL-COMMAND-USAGE")
-    DisclosureLedger.adopt(default_ledger(str(party)) if file is None else file)
+    ledger = DisclosureLedger.adopt(default_ledger(str(party)) if file is None else file)
+    typer.echo(
+        f"{ledger.path} is adopted. {ADOPTED_COUNT:,} disclosures of each kind count as made about every table, "
+        "because nobody knows which ones this copy lacks. A limit of scores or ids must be larger than that: to "
+        f"allow 100,000 scores from now on, set --limit scores={ADOPTED_COUNT + 100_000}.",
+        err=True,
+    )
 
 
 def show(out: Console, ledger: DisclosureLedger) -> None:
@@ -182,6 +188,23 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
         overlap = f"; shares rows with {', '.join(others)}, whose disclosures count as well" if others else ""
         out.print(f"table {name[:8]}, {rows}, since {known.since[:10]}{overlap}", soft_wrap=True)
         out.print(table(ROW_KEYS, _rows(contents, entries)))
+        for line in _exhausted_limits(contents, entries):
+            out.print(line, soft_wrap=True)
+
+
+def _exhausted_limits(contents: LedgerContents, entries: Sequence[LedgerEntry]) -> list[str]:
+    """Return a line for each limit that these entries use up, with the limit that would allow more."""
+    from securevfl.disclosure.ledger import total_of
+
+    lines = []
+    for kind, limit in contents.limits.items():
+        total = total_of(entries, kind)
+        if not limit.allows(total) or limit.left(total) == "0":
+            example = f", as in --limit {kind}={total.count + 1000} for 1,000 more" * (not limit.share)
+            lines.append(
+                f"the limit {kind}={limit} is used up: further disclosures are refused until you raise it{example}"
+            )
+    return lines
 
 
 def _plain(ledger: DisclosureLedger) -> dict[str, Any]:

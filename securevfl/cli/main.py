@@ -429,6 +429,13 @@ def compare(
         ),
     ] = None,
     accept: options.Digest = None,
+    interactions: Annotated[
+        bool,
+        typer.Option(
+            "--interactions",
+            help="Compare trees with interactions between two parties' columns (pairs) as well. All parties add it.",
+        ),
+    ] = False,
     search: option_groups.SearchOptions = option_groups.SearchOptions(),
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
@@ -444,6 +451,11 @@ def compare(
     Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv.gz
 
     Example: securevfl compare job.toml --party shop --data shop.csv
+
+    With --interactions, trees are trained once more with pairs, which are products of two parties' columns. The result
+    states how much the AUC changes by them, and whether this may be chance. It is one more measurement.
+
+    Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv --interactions
 
     With --grid, the models are those of the job with all combinations of the named values. Each discloses one number to
     the party with labels: the sum of the losses of the same held-out rows. The best model is trained again, measured
@@ -476,7 +488,7 @@ def compare(
             if search.grid:
                 comparison = search.tuning(job, parties, ledgers, on_model)
             else:
-                comparison = compare_models(job, parties, ledgers=ledgers, on_model=on_model)
+                comparison = compare_models(job, parties, ledgers=ledgers, on_model=on_model, interactions=interactions)
         console().print(str(comparison))
     else:
         data = tables.data or [""]
@@ -501,7 +513,7 @@ def compare(
         if search.grid:
             comparison = party_commands.tune_at(job_file, table, peers, consent, session, search)
         else:
-            comparison = party_commands.compare_at(job_file, table, peers, consent, session)
+            comparison = party_commands.compare_at(job_file, table, peers, consent, session, interactions=interactions)
     if comparison is not None:
         report.write("tune" if search.grid else "compare", comparison.plain, comparison.page)
 
@@ -517,9 +529,11 @@ def _check_compare_options(context: typer.Context, search: option_groups.SearchO
         refuse_all_except(context, COMPARE_TABLES | {"grid", "alone", "folds", "scoring"}, "with --alone")
         return
     refuse_unused(context, ("folds", "scoring"), "without --alone", "add --alone to cross-validate")
+    if search.grid:
+        refuse_unused(context, ("interactions",), "with --grid", "choose `pairs` in the job's model")
     grid = {"grid"} if search.grid else set()
     if party is None:
-        used = COMPARE_TABLES | {"ledger"} | grid
+        used = COMPARE_TABLES | {"ledger", "interactions"} | grid
         refuse_all_except(context, used, "if all tables are on this computer", "name your party with --party")
         return
     stored = {"save", "checkpoints"} if search.grid else set()

@@ -275,6 +275,8 @@ def compare_at(
     peers: Path | None,
     consent: option_groups.ConsentOptions,
     session: option_groups.SessionOptions,
+    *,
+    interactions: bool = False,
 ) -> Comparison | None:
     """Compare models with the other parties on their own machines, as the command `compare --party` does.
 
@@ -284,6 +286,7 @@ def compare_at(
         peers: the file of peers; by default peers.toml next to the job.
         consent: options for consent and ledger.
         session: options for reaching the peers.
+        interactions: whether trees with pairs are compared as well.
 
     Returns:
         The comparison at the party with labels, None at the others.
@@ -293,7 +296,8 @@ def compare_at(
     from securevfl.job import Job
     from securevfl.organisations.compare import compare_with
 
-    ledger, agree = consent.asking(table.party, f"securevfl compare {job_file} --party {table.party}")
+    command = f"securevfl compare {job_file} --party {table.party}" + " --interactions" * interactions
+    ledger, agree = consent.asking(table.party, command)
     job, settings = Job.load(job_file), session.settings(_peers_file(job_file, peers))
     party, errors = table.aligned(job, job_file), console(err=True)
     line = live([name for name in settings.peers.parties if name != table.party], step_of(job))
@@ -306,6 +310,7 @@ def compare_at(
             consent=agree,
             on_model=lambda name: errors.print(f"training: {name}", soft_wrap=True),
             on_round=on_round,
+            interactions=interactions,
         )
     if comparison is None:
         typer.echo(f"the models were compared; only {settings.peers.active} learns the result, and no model is stored")

@@ -67,11 +67,11 @@ def serve(
     from securevfl.cli.service_screen import (
         RequestTally,
         ServiceScreen,
-        budgets_of,
         print_line,
         service_screen,
         shows_events,
     )
+    from securevfl.organisations.budgets import budgets_of
     from securevfl.organisations.serve import Server
     from securevfl.organisations.served_rows import served_rows_check
     from securevfl.organisations.session_manager import SessionLimits
@@ -219,7 +219,8 @@ def _token(path: Path | None) -> str:
 
 def _run_gateway(gateway: Gateway, address: HttpAddress) -> None:
     """Run a gateway until SIGTERM or Ctrl-C; requests that wait are answered first."""
-    from securevfl.cli.service_screen import ServiceFigures, ServiceScreen, budgets_of, print_line, service_screen
+    from securevfl.cli.service_screen import ServiceFigures, ServiceScreen, print_line, service_screen
+    from securevfl.organisations.budgets import budgets_of
     from securevfl.organisations.http_api import application
     from securevfl.organisations.http_server import HttpServer, running
 

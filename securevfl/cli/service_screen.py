@@ -20,16 +20,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from securevfl.errors import SecureVFLError
+from securevfl.organisations.budgets import Budget
 from securevfl.runtime import eventlog
 from securevfl.untrusted import shortened
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-    from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.organisations.serve import RequestOutcome
 
 SCREEN_WIDTH = 80
@@ -38,27 +38,9 @@ SERVICE_LINE_SECONDS = 60.0  # seconds between two lines without a terminal
 RATE_SECONDS = 60.0  # seconds over which the rate is measured
 LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # number of latest events on the screen
-ALL_PEERS = "all peers"
 MAX_BUDGETS = 8  # maximum number of budgets on the screen
 DIGEST = re.compile("[0-9a-f]{16,}")
 MAX_PEER = 24  # longer names of peers are cut to this number of characters
-
-
-class Budget(NamedTuple):
-    """The part of one limit of the ledger that is not used up. A limit holds for all peers together.
-
-    Attributes:
-        kind: the kind of disclosure.
-        peer: the only party to which something of this kind was disclosed; `ALL_PEERS` if there are several; empty if
-            nothing was disclosed yet.
-        limit: the limit in words.
-        left: the part of the limit that is not used up, in words.
-    """
-
-    kind: str
-    peer: str
-    limit: str
-    left: str
 
 
 @dataclass(frozen=True)
@@ -158,28 +140,6 @@ class Rate:
             self._samples.popleft()
         start, before = self._samples[0]
         return (rows - before) / max(now - start, 1.0)
-
-
-def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
-    """Return the unused part of each limit of a ledger.
-
-    A limit holds for each table and for all peers together. Of several tables, the one with the smallest unused part is
-    shown. Disclosures about other tables count, too, if they share rows with it.
-    """
-    from securevfl.disclosure.ledger import total_of
-
-    contents = ledger.read()
-    by_table = [ledger.table_disclosures(name)[0] for name in dict.fromkeys(entry.table for entry in contents.counted)]
-    budgets = []
-    for kind, limit in contents.limits.items():
-        peers = sorted({entry.disclosure.learner for entry in contents.counted if entry.disclosure.kind == kind})
-        if not peers:
-            budgets.append(Budget(kind, "", str(limit), str(limit)))
-            continue
-        totals = [total_of(entries, kind) for entries in by_table]
-        largest = max(totals, key=lambda total: total.share if limit.share else total.count)
-        budgets.append(Budget(kind, peers[0] if len(peers) == 1 else ALL_PEERS, str(limit), limit.left(largest)))
-    return budgets
 
 
 def _counted(number: int, noun: str) -> str:

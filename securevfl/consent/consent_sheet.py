@@ -43,7 +43,7 @@ from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
-from securevfl.errors import ConfigError, LabelError
+from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
 from securevfl.families.message_declarations import run_declarations, run_roles
 from securevfl.families.run_facts import in_order, local_run_facts, pooled_run_facts
@@ -166,7 +166,9 @@ def explain(
         The sheet.
 
     Raises:
-        ConfigError: if `others` is given with several tables or none.
+        ConfigError: if `others` is given with several tables or none, or if the training would be refused because of
+            its numbers of rows, columns or iterations.
+        LabelError: if the labels do not fit the job.
     """
     if others is not None:
         if parties is None or len(parties) != 1:
@@ -192,10 +194,7 @@ def explain(
     lead_party, other_parties = check_parties(parties)
     job = settle_job(job, parties)
     roles = run_roles(family, job, parties)
-    try:
-        facts = pooled_run_facts(job, [lead_party, *other_parties])
-    except LabelError as error:
-        return _sheet(job, roles, None, _leak_section([f"would be refused: {error}"]))
+    facts = pooled_run_facts(job, [lead_party, *other_parties])
     return _sheet(job, roles, facts, _earlier_and_leaks(job, facts, ledgers or {}))
 
 
@@ -269,10 +268,7 @@ def sheet_for_party(
     roles = job.family.complete_roles(job, Roles.of((name, cast.role(name)) for name in names), sizes)
     if not party.columns:
         return _sheet(job, roles, None, [], _heading_of_sheet(job, party))
-    try:
-        facts = local_run_facts(job, party, sizes, outputs=outputs)
-    except LabelError as error:
-        return _sheet(job, roles, None, _leak_section([f"would be refused: {error}"]), _heading_of_sheet(job, party))
+    facts = local_run_facts(job, party, sizes, outputs=outputs)
     return _sheet(job, roles, facts, _earlier_and_leaks(job, facts, ledgers or {}), _heading_of_sheet(job, party))
 
 

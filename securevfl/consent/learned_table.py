@@ -5,7 +5,7 @@ The consent sheet shows it before a run, and the report of a run shows the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from securevfl.consent.sheet_document import SheetTable
 from securevfl.disclosure.outputs import Output
@@ -13,23 +13,25 @@ from securevfl.disclosure.outputs import Output
 HEADS = ("Party", "Learns", "About", "How many", "Bits", "Share")
 LEARNED_TITLE = "Who learns what, at most, in a complete run"
 LEARNED_NOTE = (
-    "Bits: the size of one value. Share: the part of these labels or columns that follows from all these values "
-    'together; "all": everything. "-": the values follow from other lines of this table, or the share is unknown here '
-    "or has no bound."
+    "Bits: the size of one value; a value of 8 bits is one of 256. Share: the part of these labels or columns that all "
+    'these values together reveal; "all" means everything. "-" means that the values follow from other lines of this '
+    "table, or that the share is unknown or has no bound."
 )
 SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
-NOTHING_COUNTED = "nothing that is counted"
+NOTHING_LEARNED = "nothing about a row"
 
 
-def learned_table(
-    parties: Sequence[str], outputs: Sequence[Output], nothing: Mapping[str, str] | None = None
-) -> SheetTable:
+def learned_note(outputs: Sequence[Output]) -> str:
+    """Return the text below the table: the meaning of its columns, and the words of its rows that need a definition."""
+    return " ".join([LEARNED_NOTE, *dict.fromkeys(output.explanation for output in outputs if output.explanation)])
+
+
+def learned_table(parties: Sequence[str], outputs: Sequence[Output]) -> SheetTable:
     """Return the table of all outputs of a run.
 
     Args:
         parties: names of the parties, in the order of the table.
         outputs: the disclosures of the run.
-        nothing: what the table states about a party that receives no output, by name.
 
     Returns:
         The table. Parties that receive an output and are not among `parties` follow at its end.
@@ -37,14 +39,14 @@ def learned_table(
     rows = list[tuple[str, ...]]()
     for name in dict.fromkeys([*parties, *(output.receiver for output in outputs)]):
         received = [_cells(output) for output in outputs if output.receiver == name]
-        rows += received or [(name, (nothing or {}).get(name, NOTHING_COUNTED), "", "", "", "")]
+        rows += received or [(name, NOTHING_LEARNED, "", "", "", "")]
     return SheetTable(HEADS, tuple(rows), flexible=1, right=(4, 5))
 
 
 def _cells(output: Output) -> tuple[str, ...]:
     return (
         output.receiver,
-        output.name + (f", of {output.rows:,} rows" if output.rows and output.numbers else ""),
+        output.name + (f" (of {output.rows:,} rows)" if output.rows and output.numbers else ""),
         output.source,
         output.amount,
         str(output.bits) if output.numbers else "-",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from securevfl.base.roles import ACTIVE, Roles
 from securevfl.consent.forecast import LedgerForecast
-from securevfl.consent.learned_table import LEARNED_NOTE, LEARNED_TITLE, NOTHING_COUNTED, SIZES_TEXT, learned_table
+from securevfl.consent.learned_table import LEARNED_TITLE, SIZES_TEXT, learned_note, learned_table
 from securevfl.consent.sheet_document import SheetBlock, SheetSection, SheetTable, Statement, section
 from securevfl.consent.sheet_lines import tool_lines
 from securevfl.data.column_types import decided_from_values
@@ -18,7 +18,8 @@ from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 ASSUMPTIONS = (
-    "Every party follows the protocol and may study what it received (semi-honest). Certificates identify the parties."
+    "Every party follows the protocol, but may study everything that it receives (semi-honest). Certificates identify "
+    "the parties. SECURITY.md states what a party that deviates from the protocol could learn beyond this sheet."
 )
 LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
@@ -27,11 +28,11 @@ _OTHERWISE = (
     "reveals."
 )
 REFUSAL = (
-    "Answer no, or do not pass the digest of this sheet to --accept. The others then know the number of your rows and "
-    "columns, whether the columns are those of your earlier jobs, and from the alignment which of their people are in "
-    "your table.",
-    "`securevfl ledger --limit columns=5%` sets a limit. It refuses a job after which all jobs together would have "
-    "disclosed more than 5% of your columns.",
+    "Answer no, or do not pass the digest of this sheet to --accept. The others then know the number of your rows "
+    "and columns, and whether the columns are those of your earlier jobs. From the alignment, which came before this "
+    "sheet, they know which of their people are in your table.",
+    "With `securevfl ledger --limit columns=5%` you set a limit: your program then refuses a job if all jobs together "
+    "would disclose more than 5% of your columns.",
     "What was disclosed once cannot be recalled.",
 )
 
@@ -46,7 +47,7 @@ def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str
     statements += [("code", line) for line in code_lines(job)]
     if facts is not None:
         sizes = facts.shape
-        held_out = f"; {sizes.held_out:,} more are held out to measure it" if sizes.held_out else ""
+        held_out = f"; {sizes.held_out:,} others measure it (they are held out)" if sizes.held_out else ""
         columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
         statements += [("rows", f"{sizes.rows:,} train it{held_out}"), ("columns", columns)]
         decided = [f"{party.name}: {text}" for party in facts.parties if (text := decided_from_values(party.types))]
@@ -55,18 +56,24 @@ def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str
 
 
 def _readable_shares(job: Job, roles: Roles, facts: RunFacts | None) -> list[Statement]:
-    """Return sentences on how much of one column of each party an attack could read from scores of new rows."""
+    """Return a statement on how much of one column of each party an attack read from scores of new rows."""
     if facts is None or not job.family.score_bits(job, facts.shape):
         return []
     requester = job.family.score_requester(job, roles.lead)
+    shares = [
+        f"{content.readable_share:.0%} of the differences between rows in one column of {name}"
+        for name, content in facts.shape.information.items()
+        if name != requester
+    ]
+    if not shares:
+        return []
     return [
         (
             "readable",
-            f"scores can reveal up to {content.readable_share:.0%} of one column of {name} to {requester}, by an "
-            "attack on its rows",
+            f"scores of new rows reveal a part of other parties' columns to {requester}. In a test on a sample of "
+            f"rows, such scores explained {', and '.join(shares)}. This is an estimate before the training: the "
+            "scores of the model can reveal more or less",
         )
-        for name, content in facts.shape.information.items()
-        if name != requester
     ]
 
 
@@ -104,16 +111,8 @@ def disclosure_sections(
     )
     if facts is None:
         return [SheetSection("Who learns what", (*blocks, SheetBlock((("", SIZES_TEXT),)))), *before]
-    nothing = {
-        name: f"{NOTHING_COUNTED}; see below" if statements else "nothing about a row"
-        for name, statements in meanings.items()
-    }
-    table = learned_table(roles.parties, facts.outputs, nothing)
-    learned = SheetSection(
-        LEARNED_TITLE,
-        (SheetBlock((("", LEARNED_NOTE), ("", SIZES_TEXT))),),
-        table,
-    )
+    notes = SheetBlock((("", learned_note(facts.outputs)), ("", SIZES_TEXT)))
+    learned = SheetSection(LEARNED_TITLE, (notes,), learned_table(roles.parties, facts.outputs))
     return [learned, *before, *([SheetSection("What follows from it", blocks)] if blocks else [])]
 
 
@@ -134,7 +133,7 @@ def _score_texts(job: Job, facts: RunFacts, requester: str) -> list[str]:
         for name, content in information.items()
         if name != requester and bits
     ]
-    return ["\n".join(["with each score, about the columns of", *compared])] if compared else []
+    return ["\n".join(["each score reveals at most, about the columns of", *compared])] if compared else []
 
 
 def without_repeated_words(statements: Sequence[Statement]) -> list[Statement]:

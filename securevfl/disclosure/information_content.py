@@ -47,13 +47,12 @@ class InformationContent:
 
     def in_words(self, bits: int, outputs: int) -> str:
         """Describe in words how much of a row can be revealed by its scores, `outputs` numbers of `bits` bits each."""
-        sent, disclosed = bits * outputs, min(bits * outputs, self.bits)
-        numbers = f"{outputs} numbers, of {bits} bits each" if outputs > 1 else f"one number of {bits} bits"
-        share = 1.0 if not self.bits else disclosed / self.bits
-        verb = "reveal" if outputs > 1 else "reveals"
+        sent = bits * outputs
+        numbers = f"{outputs} number{'s' * (outputs > 1)} of {bits} bits"
         if sent >= self.bits:
-            return f"{numbers}, which may reveal all {self.bits:.0f} bits of a row"
-        return f"{numbers}, which {verb} at most {share:.0%} of the {self.bits:.0f} bits of a row"
+            return f"all {self.bits:.0f} bits of a row, by {numbers}"
+        by_numbers = f", by {numbers}" if outputs > 1 else ""
+        return f"{sent} of the {self.bits:.0f} bits of a row ({sent / self.bits:.0%}){by_numbers}"
 
     @classmethod
     def of(cls, X: Floats) -> InformationContent:

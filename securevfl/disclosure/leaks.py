@@ -56,5 +56,5 @@ class Leak:
 
     def __str__(self) -> str:
         """Return one line: the learning party, what it learns, the remedy, and how a job can accept the leak."""
-        line = f"{self.who}: {self.what}; {self.remedy}"
+        line = f"disclosure to {self.who}: {self.what}; {self.remedy}"
         return f'{line}, or accept it with accepts = ["{self.name}"]' if self.acceptable else line

@@ -59,7 +59,8 @@ MAX_EARLY_ABORTS = 64
 """Maximum number of early aborts, over all peers, until the owner has checked the reason."""
 ANYBODY = "anybody"
 """Name of the learner in entries that stand for everything that an older copy of the ledger may lack (`adopt`)."""
-_EVERYTHING = 1_000_000_000  # count and capacity of the entries of an adopted older copy; larger than any limit
+ADOPTED_COUNT = 1_000_000_000
+"""Count and capacity of the entries of an adopted older copy; larger than any usual limit."""
 _ALL_ROWS = 1 << 60  # stands for the number of rows of a table of unknown size; larger than any table
 _SALT_BYTES = 32
 
@@ -216,7 +217,7 @@ class DisclosureLedger:
             ledger.party = stored.party
             table = f"everything before {_now()}"
             used_up = [
-                Disclosure(kind, ANYBODY, (stored.party,), _EVERYTHING, _EVERYTHING if kind in KIND_TOTALS else 0)
+                Disclosure(kind, ANYBODY, (stored.party,), ADOPTED_COUNT, ADOPTED_COUNT if kind in KIND_TOTALS else 0)
                 for kind in DISCLOSURE_KINDS
             ]
             contents = replace(

@@ -43,6 +43,7 @@ class Output:
             the values, otherwise 0.
         leaks: names of the leaks (`securevfl.disclosure.leaks`) that are checked for this output.
         basis: a description of the equations, such as "every residual", for people who read the ledger.
+        explanation: a sentence that defines a word of `name`, for people who read the consent sheet.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Output:
     rho: float = 0.0
     leaks: tuple[str, ...] = ()
     basis: str = ""
+    explanation: str = ""
 
     @property
     def total_numbers(self) -> int:

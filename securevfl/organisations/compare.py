@@ -57,6 +57,7 @@ def compare_with(
     workers: int | None = None,
     on_model: Callable[[str], object] = lambda name: None,
     on_round: Callable[[int, int], None] | None = None,
+    interactions: bool = False,
 ) -> Comparison | None:
     """Compare models of the labelled party's columns alone with models of all parties' columns.
 
@@ -71,6 +72,7 @@ def compare_with(
         workers: number of expensive calls that run at a time.
         on_model: is called before each training with a description of its model.
         on_round: called after each round with the number of finished rounds and the number of all rounds.
+        interactions: whether joint trees with pairs are compared as well; the same at all parties.
 
     Returns:
         The comparison at the party with labels, None at the others.
@@ -80,7 +82,8 @@ def compare_with(
         ConfigError: the job cannot be compared; nothing about a table has been disclosed.
         LeakageError: the trainings together would disclose too much; nothing about a table has been disclosed.
     """
-    jobs, party_ledger, everyone = compared_jobs(job), DisclosureLedger.open(party.name, ledger), settings.peers.parties
+    party_ledger, everyone = DisclosureLedger.open(party.name, ledger), settings.peers.parties
+    jobs = compared_jobs(job, interactions=interactions, parties=len(everyone))
     for compared in jobs.values():
         check_role(compared, party, settings.peers)
     # check before `alone` trains this party's baseline models without peers, because that takes time

@@ -237,10 +237,11 @@ class Gateway:
             missing = [name for name in names if name not in present]
             if missing or len(present) != len(names):
                 surplus = [str(name) for name in present if name not in names]
+                problems = [f"lacks the columns {name_list(missing)}"] if missing else []
+                problems += [f"has columns that the model lacks: {name_list(surplus)}"] if surplus else []
                 raise TableError(
-                    f"row {number} lacks {name_list(missing) or 'none'} of the model's columns, and has "
-                    f"{name_list(surplus) or 'none'} in addition",
-                    f"send exactly {', '.join(names)}",
+                    f"row {number} {', and '.join(problems)}",
+                    f"send exactly the columns {', '.join(names)}",
                     code="SVFL-TABLE-COLUMNS",
                     row=number,
                 )

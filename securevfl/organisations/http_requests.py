@@ -129,7 +129,7 @@ class ScoreRequests:
                 expected = _VALUE_TYPES[self._kinds[column]][1] if column in self._kinds else "An object."
                 return TableError(
                     f"row {index + 1}: the value of column {shortened(column)!r} does not fit "
-                    f"{KIND_NAMES[self._kinds.get(column, 'number')]}, is too long or has control characters",
+                    f"{KIND_NAMES[self._kinds.get(column, 'number')]}, is too long or contains control characters",
                     f"send {expected[:1].lower()}{expected[1:]}",
                     code="SVFL-TABLE-TYPE",
                     row=index + 1,
@@ -146,15 +146,15 @@ class ScoreRequests:
                 )
             case ("rows", int(index), str(key), *_):
                 return UntrustedInputError(
-                    f"row {index + 1} has the key {shortened(key)!r}, which is not id or columns"
+                    f"row {index + 1} has the key {shortened(key)!r}; only id and columns are allowed"
                 )
             case ("rows", int(index), *_):
                 return UntrustedInputError(f"row {index + 1} is not an object")
             case ("rows", *_):
-                return UntrustedInputError("there are no rows")
+                return UntrustedInputError("the request has no list of rows")
             case (str(key), *_):
-                return UntrustedInputError(f"the key {shortened(key)!r} is not rows")
-        return UntrustedInputError("the body is not an object")
+                return UntrustedInputError(f"the request has the key {shortened(key)!r}; only rows is allowed")
+        return UntrustedInputError("the body of the request is not a JSON object")
 
 
 def _plain(value: Any) -> Any:

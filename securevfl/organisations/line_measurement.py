@@ -222,7 +222,9 @@ class _LineMeasurement:
         seconds = time.perf_counter() - start
         if echo.data != data:
             raise ProtocolError(
-                f"{other} did not echo the {len(data)} bytes that it received", code="SVFL-PROTOCOL-VALUES", peer=other
+                f"{other} answered a probe of {len(data)} bytes with other bytes than it had received",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=other,
             )
         return seconds
 
@@ -258,8 +260,8 @@ class _LineMeasurement:
         round_trip = sum(self._round_trip(*hop) for hop in hops)
         if not (0 < result.small < result.large and result.size > _SMALL_BYTES and isfinite(result.large)):
             raise ProtocolError(
-                f"{one} reports that a large echo took no longer than a small one",
-                "measure again",
+                f"the measurement of {one} cannot be used, because a large probe took no longer than a small one",
+                "run the command again, when the line and both computers have less to do",
                 code="SVFL-PROTOCOL-VALUES",
                 peer=one,
             )
@@ -279,7 +281,7 @@ class _LineMeasurement:
         seconds = self._round_trips[caller].get(called, -1.0)
         if not (0 <= seconds < float("inf")):
             raise ProtocolError(
-                f"{caller} did not report how long its line to {called} takes",
+                f"{caller} did not report the round-trip time of its line to {called}",
                 "install the same version of securevfl at both parties",
                 code="SVFL-PROTOCOL-VALUES",
                 peer=caller,

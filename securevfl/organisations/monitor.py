@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
 from securevfl.display import html
+from securevfl.organisations.budgets import budgets_of
 from securevfl.organisations.http_endpoints import HttpEndpoint, HttpReply, asgi_application
 from securevfl.organisations.serve import Outcome, RequestOutcome, Server
 from securevfl.organisations.served_rows import ColumnShifts
@@ -32,6 +33,11 @@ MAX_MONITOR_CONNECTIONS = 32
 SHIFT_NOTE = (
     "Rows that the party serves now, compared with the training rows. PSI is the population stability index and KS the "
     "Kolmogorov-Smirnov distance; both are 0 if nothing has changed. p is the probability of such a distance by chance."
+)
+
+LIMITS_NOTE = (
+    "Each limit holds for all peers together. If nothing is left, the service refuses further requests until the party "
+    "raises the limit: securevfl ledger --party NAME --limit KIND=NUMBER."
 )
 
 
@@ -160,6 +166,7 @@ class Monitor:
             html.section("State", html.facts(facts)),
             html.section("Requests", html.facts({**outcomes, **counts})),
             "</div>",
+            *self._ledger_limits(),
         ]
         if self._shifts is not None:
             shifted = self._shifts.shifted
@@ -172,6 +179,15 @@ class Monitor:
             note = f"<p>{html.escape(summary)}</p><p class='soft'>{html.escape(SHIFT_NOTE)}</p>"
             body.append(html.section("Drift of the served rows", note, table))
         return html.page(f"Scoring service of {self.party}", body)
+
+    def _ledger_limits(self) -> list[str]:
+        """Return the section with the limits of the ledger and their unused parts, once a server is watched."""
+        if self._server is None:
+            return []
+        budgets = budgets_of(self._server.ledger)
+        rows = [(budget.kind, budget.limit, budget.left, budget.peer or "nobody") for budget in budgets]
+        table = html.table(("Kind", "Limit", "Left", "Learned by"), rows, figures=(1, 2), stacked=True)
+        return [html.section("Limits of the ledger", table, f"<p class='soft'>{html.escape(LIMITS_NOTE)}</p>")]
 
     def _figure(self, name: str, **labels: str) -> int:
         """Return the present value of one metric with these labels."""

@@ -41,7 +41,7 @@ def check_bits(sender: str, values: NDArray[Any], bits: int) -> None:
     """Raise ProtocolError unless the numbers of a received message have 32 or 64 bits, as the job requires."""
     if 8 * values.itemsize != bits:
         raise ProtocolError(
-            f"{sender} sent numbers of {8 * values.itemsize} bits, and the job requires numbers of {bits} bits",
+            f"{sender} sent floating-point numbers of {8 * values.itemsize} bits, but the job requires {bits} bits",
             code="SVFL-PROTOCOL-SIZE",
         )
 
@@ -160,7 +160,7 @@ def decode_frame(data: bytes | memoryview) -> Frame:
         raise FrameError(f"received a malformed frame ({_describe(cause)})", code="SVFL-FRAME") from None
     if frame.format != FRAME_FORMAT:
         raise ProtocolError(
-            f"received a frame of format {frame.format}, this version has format {FRAME_FORMAT}",
+            f"a peer sent a message in format {frame.format}, but this version of securevfl uses format {FRAME_FORMAT}",
             code="SVFL-PROTOCOL-VERSION",
         )
     if len(frame.session) != SESSION_BYTES or frame.seq < 0:

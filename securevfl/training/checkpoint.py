@@ -180,8 +180,8 @@ class Checkpoints:
             return read_checked(path).decode("ascii")
         except ValueError:
             raise DataError(
-                f"{path}: the name of the run is damaged",
-                "remove the file to start again",
+                f"{path}: this file, which names the run that the checkpoints belong to, is damaged",
+                "remove the folder of checkpoints to start the training again",
                 code="SVFL-CHECKPOINT",
                 path=str(path),
             ) from None

@@ -54,6 +54,10 @@ from securevfl.training.simulate import simulate
 from securevfl.training.text_table import format_table
 
 DEFAULT_BINS = 10
+DEFAULT_PAIRS = 16
+"""Number of components of a party in the model with interactions, unless the job sets it."""
+INTERACTIONS = "trees with interactions"
+"""Name of the model of trees with pairs, the products of two parties' components."""
 NOTHING = "nothing"
 """Description of the values that a model of one party alone discloses."""
 EVERYTHING = "every column"
@@ -98,6 +102,35 @@ class MeasuredModel(NamedTuple):
 
 
 @dataclass(frozen=True)
+class InteractionGain:
+    """The AUC of joint trees with pairs minus that of joint trees without them, on the same held-out rows.
+
+    Attributes:
+        gain: the difference.
+        gain_error: its standard error, which takes into account that both AUCs are of the same rows.
+    """
+
+    gain: float
+    gain_error: float
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the gain is statistically significant, at a one-sided level of 5 %."""
+        return self.gain > CRITICAL_VALUE * self.gain_error
+
+    @property
+    def conclusion(self) -> str:
+        """The result as a sentence."""
+        changed = f"Interactions between columns of two parties change the AUC of trees by {self.gain:+.3f}"
+        error = f"with a standard error of {self.gain_error:.4f}"
+        return f"{changed}, {error}." if self.is_certain else f"{changed}, {error}, so this may be chance."
+
+    def plain(self) -> dict[str, Any]:
+        """Return the figures as a dict that can be written as JSON."""
+        return {"gain": self.gain, "gain_std_error": self.gain_error, "is_certain": self.is_certain}
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Models on the same held-out rows.
 
@@ -107,6 +140,7 @@ class Comparison:
         positive: number of held-out rows of the rarer class.
         gain_error: standard error of the gain (`securevfl.models.paired_auc`).
         pooled: the same models trained on one table with all columns; empty if no process has all tables in memory.
+        interactions: the gain by interactions between the parties' columns; None if they were not compared.
     """
 
     rows: tuple[ComparedModel, ...]
@@ -114,6 +148,7 @@ class Comparison:
     positive: int
     gain_error: float
     pooled: tuple[ComparedModel, ...] = ()
+    interactions: InteractionGain | None = None
 
     @property
     def gain(self) -> float:
@@ -130,7 +165,12 @@ class Comparison:
 
     @property
     def conclusion(self) -> str:
-        """The result as text of one or two sentences."""
+        """The result as text of one to three sentences."""
+        return self._of_columns if self.interactions is None else f"{self._of_columns} {self.interactions.conclusion}"
+
+    @property
+    def _of_columns(self) -> str:
+        """What the columns of the other parties add."""
         alone = self.rows[0].columns
         best_alone = max((row for row in self.rows if row.columns == alone), key=lambda row: row.auc)
         best_joint = max((row for row in self.rows if row.columns != alone), key=lambda row: row.auc)
@@ -160,6 +200,7 @@ class Comparison:
             "gain": self.gain,
             "gain_std_error": self.gain_error,
             "is_certain": self.is_certain,
+            "interactions": None if self.interactions is None else self.interactions.plain(),
             "conclusion": self.conclusion,
         }
 
@@ -192,6 +233,7 @@ def compare(
     network: Network | None = None,
     ledgers: Mapping[str, DisclosureLedger] | None = None,
     on_model: Callable[[str], object] = lambda name: None,
+    interactions: bool = False,
 ) -> Comparison:
     """Compare models of the active party's columns with models of all parties' columns on shares.
 
@@ -205,6 +247,7 @@ def compare(
         network: the simulated network, as in `simulate`.
         ledgers: each party's ledger, by name, as in `simulate`.
         on_model: called with the name of each model before it is trained.
+        interactions: whether joint trees with pairs are compared as well. A job of trees with pairs implies it.
 
     Returns:
         The comparison.
@@ -213,7 +256,7 @@ def compare(
         ConfigError: if the job is not on shares, holds no rows out, or has labels of other than two classes.
         LeakageError: if the models together would disclose too much. Nothing has been sent then.
     """
-    jobs = compared_jobs(job)
+    jobs = compared_jobs(job, interactions=interactions, parties=len(parties))
     lead, others = check_parties(parties)
     _check(list(jobs.values()), [lead, *others], ledgers or {})
     everyone = [lead, *others]
@@ -235,7 +278,7 @@ def _pooled(
         return
     if sum(party.X.size for party in parties) > MAX_TABLE_VALUES:
         return
-    for name, job in jobs.items():
+    for name, job in _by_one_party(jobs).items():
         on_model(f"{name}, pooled")
         started = time.thread_time()
         measured = local_metrics(job, pooled_party([_without_dropped(job, party) for party in parties]))
@@ -277,20 +320,31 @@ def pooled_party(parties: Sequence[Party]) -> Party:
     return pooled
 
 
-def compared_jobs(job: Job) -> dict[str, Job]:
+def _by_one_party(jobs: Mapping[str, Job]) -> dict[str, Job]:
+    """Return the jobs whose models one party can train, which excludes products of two parties' components."""
+    return {name: job for name, job in jobs.items() if name != INTERACTIONS}
+
+
+def compared_jobs(job: Job, *, interactions: bool = False, parties: int = 2) -> dict[str, Job]:
     """Return the jobs whose models a comparison trains jointly, by the name of the model.
 
     Each trains without early stopping, is measured once, and discloses no scores or weights to anybody.
 
     Args:
         job: which rows are held out, how columns are prepared, and what is accepted, as in `compare`.
+        interactions: whether trees with pairs are one of the models, even if the job's model has none.
+        parties: number of parties.
 
     Returns:
         The jobs.
 
     Raises:
-        ConfigError: if the job is not on shares, holds no rows out, or has labels of other than two classes.
+        ConfigError: if the job is not on shares, holds no rows out, or has labels of other than two classes, or if
+            interactions are compared by more than two parties or for another loss.
     """
+    pairs = job.model.pairs if isinstance(job.model, Logistic | Trees) else 0
+    if interactions or pairs:
+        _check_interactions(job, parties)
     if job.protocol.shares is None:
         raise ConfigError(
             "a comparison must disclose only its figures, so its job must use secret shares",
@@ -318,13 +372,33 @@ def compared_jobs(job: Job) -> dict[str, Job]:
     shared_keys["protocol"] = Protocol(shares=job.protocol.shares.model_copy(update=silent))
     bins = shared_keys | {"prepare": job.prepare.model_copy(update={"bins": job.prepare.bins or DEFAULT_BINS})}
     plain = shared_keys | {"prepare": job.prepare.model_copy(update={"bins": None})}
-    logistic = job.model if isinstance(job.model, Logistic) else Logistic()
-    trees = job.model if isinstance(job.model, Trees) else Trees()
-    return {
+    logistic = job.model.model_copy(update={"pairs": 0}) if isinstance(job.model, Logistic) else Logistic()
+    trees = job.model.model_copy(update={"pairs": 0}) if isinstance(job.model, Trees) else Trees()
+    jobs = {
         "logistic": Job(model=logistic, scale=job.scale, **plain),
         "bins": Job(model=logistic, scale=job.scale, **bins),
         "trees": Job(model=trees, **plain),
     }
+    if interactions or pairs:
+        with_pairs = trees.model_copy(update={"pairs": pairs or DEFAULT_PAIRS})
+        jobs[INTERACTIONS] = Job(model=with_pairs, **plain)
+    return jobs
+
+
+def _check_interactions(job: Job, parties: int) -> None:
+    """Check that trees with pairs can be compared for this job and number of parties; may raise ConfigError."""
+    if parties != 2:
+        raise ConfigError(
+            f"interactions are compared between two parties, and there are {parties}",
+            "leave --interactions out, and set pairs = 0",
+            code="SVFL-JOB-UNSUPPORTED",
+        )
+    if isinstance(job.model, Trees) and job.model.loss_name != "logistic":
+        raise ConfigError(
+            f"interactions are compared for the loss logistic, and the loss of the trees is {job.model.loss_name}",
+            "leave --interactions out, or leave loss out",
+            code="SVFL-JOB-UNSUPPORTED",
+        )
 
 
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
@@ -350,7 +424,7 @@ def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object
     Yields:
         The models.
     """
-    for name, job in jobs.items():
+    for name, job in _by_one_party(jobs).items():
         on_model(f"{name}, {lead.name} alone")
         started = time.thread_time()
         f, labels, classes = local_scores(job, lead)
@@ -377,7 +451,25 @@ def build_comparison(models: Sequence[MeasuredModel], job: Job, lead: Party) -> 
     labels = lead.labels[job.schedule(lead.register).test]
     values, counts = np.unique(labels, return_counts=True)
     error = gain_error(models, labels == values[-1])
-    return Comparison(tuple(model.row for model in models), len(labels), int(counts.min()), error)
+    rows = tuple(model.row for model in models)
+    return Comparison(rows, len(labels), int(counts.min()), error, interactions=interaction_gain(models))
+
+
+def interaction_gain(models: Sequence[MeasuredModel]) -> InteractionGain | None:
+    """Return the gain by pairs of joint trees; None if no model has pairs.
+
+    The scores of both models arrive in secret orders, so no pair of scores belongs to a known row. Trees without pairs
+    are close to the projection of trees with pairs on their inputs, so the correlation of the scores is the ratio of
+    their standard deviations, as between a local and a joint model (`securevfl.models.paired_auc`).
+    """
+    joint = {model.row.model: model for model in models if model.f is None}
+    if INTERACTIONS not in joint:
+        return None
+    without, with_pairs = joint["trees"], joint[INTERACTIONS]
+    correlation = score_correlation(*sorted((without.spread, with_pairs.spread)))
+    of_areas = auc_correlation(without.row.auc, with_pairs.row.auc, correlation)
+    error = difference_error(without.auc_error, with_pairs.auc_error, of_areas)
+    return InteractionGain(with_pairs.row.auc - without.row.auc, error)
 
 
 def gain_error(models: Sequence[MeasuredModel], positive: NDArray[np.bool_]) -> float:
@@ -392,7 +484,8 @@ def gain_error(models: Sequence[MeasuredModel], positive: NDArray[np.bool_]) -> 
     """
     best_alone = max((model for model in models if model.f is not None), key=lambda model: model.row.auc)
     best_joint = max((model for model in models if model.f is None), key=lambda model: model.row.auc)
-    same_kind = next(model for model in models if model.f is not None and model.row.model == best_joint.row.model)
+    kind = "trees" if best_joint.row.model == INTERACTIONS else best_joint.row.model
+    same_kind = next(model for model in models if model.f is not None and model.row.model == kind)
     assert best_alone.f is not None, "models of one party alone have outputs"
     assert same_kind.f is not None, "models of one party alone have outputs"
     correlation = score_correlation(same_kind.spread, best_joint.spread)

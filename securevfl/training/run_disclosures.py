@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securevfl.consent.learned_table import LEARNED_NOTE, SIZES_TEXT, learned_table
+from securevfl.consent.learned_table import SIZES_TEXT, learned_note, learned_table
 from securevfl.disclosure.outputs import Output
 from securevfl.display import html
 
 REPORT_NOTE = (
-    f"The amounts are those of the complete run, as in the consent sheet. {LEARNED_NOTE} {SIZES_TEXT} The ledger "
-    "records the disclosures of all runs: securevfl ledger --party NAME."
+    "The amounts are those of the complete run, as in the consent sheet. {meanings} {sizes} The ledger records the "
+    "disclosures of all runs: securevfl ledger --party NAME."
 )
 
 NOT_STORED = (
@@ -33,4 +33,5 @@ def learned(parties: Sequence[str], outputs: Sequence[Output]) -> str:
     """
     table = learned_table(parties, outputs)
     cells = html.table(table.heads, table.rows, figures=table.right, stacked=True)
-    return f"{cells}<p class='soft'>{html.escape(REPORT_NOTE)}</p>"
+    note = REPORT_NOTE.format(meanings=learned_note(outputs), sizes=SIZES_TEXT)
+    return f"{cells}<p class='soft'>{html.escape(note)}</p>"

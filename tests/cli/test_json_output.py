@@ -22,7 +22,7 @@ from securevfl.audit.findings import Audit, Inference
 from securevfl.cli.json_output import SCHEMAS
 from securevfl.cli.main import app
 from securevfl.credit.correlate import correlate
-from securevfl.training.comparison import ComparedModel, Comparison
+from securevfl.training.comparison import ComparedModel, Comparison, InteractionGain
 from securevfl.training.json_report import part_report
 from securevfl.training.tuning import Alternative, Tuning
 
@@ -108,7 +108,8 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     outputs["join"] = part_report(part, alone={"auc": 0.5})
     outputs["correlate"] = {"parties": [pair.plain() for pair in correlate(parties)["bank"]]}
     rows = tuple(ComparedModel(columns, "trees", 0.6, 0.5, 1.0, "nothing") for columns in ("bank", "bank, shop"))
-    outputs["compare"] = Comparison(rows, 100, 20, 0.01, pooled=rows[:1]).plain()
+    interactions = InteractionGain(0.02, 0.01)
+    outputs["compare"] = Comparison(rows, 100, 20, 0.01, pooled=rows[:1], interactions=interactions).plain()
     alternatives = (Alternative("l2 = 1", 0.5, 65), Alternative("l2 = 2", 0.6, 65))
     job = vfl.Job(model=vfl.Logistic())
     outputs["tune"] = Tuning(alternatives, "l2 = 1", job, part, 300, 800, ("bank received 1 bits",)).plain()

@@ -20,10 +20,11 @@ from rich.console import Console
 
 import securevfl as vfl
 from securevfl.cli import service_screen
-from securevfl.cli.service_screen import Budget, Rate, RequestTally, ServiceFigures, ServiceScreen, budgets_of
+from securevfl.cli.service_screen import Rate, RequestTally, ServiceFigures, ServiceScreen
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, total_of
 from securevfl.disclosure.limits import Limit
+from securevfl.organisations.budgets import Budget, budgets_of
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
 from securevfl.runtime import eventlog

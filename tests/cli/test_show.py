@@ -40,7 +40,7 @@ def test_the_first_refusal_names_shares_and_the_present_epochs() -> None:
     for epochs in (1, 30):
         job = vfl.Job(model="logistic", protocol="open", optimizer=vfl.FedSGD(lr=0.1), batch_size=40, epochs=epochs)
         texts = [" ".join(text.split()) for text in vfl.explain(job, parties).split("\n\n")]
-        refused = [text for text in texts if "refused: bank" in text]
+        refused = [text for text in texts if "refused: disclosure to bank" in text]
         (line,) = [line for line in refused if "columns of shop" in line]
         assert 'use protocol = "shares", which discloses no columns' in line
         assert ("fewer epochs" in line) == (epochs > 1)

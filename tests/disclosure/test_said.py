@@ -41,7 +41,7 @@ def trains_on_shares(**keys: Any) -> vfl.Job:
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
     """As for a sealed gradient of this number of columns on one batch of all rows."""
     sheet = vfl.explain(trains_on_shares(), noise_tables(rows, 200))
-    assert ("would be refused: shop: its opened weights are 200 numbers" in sheet) == refused
+    assert ("would be refused: disclosure to shop: its opened weights are 200 numbers" in sheet) == refused
     if refused:
         with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("rank",)):
             vfl.simulate(trains_on_shares(), noise_tables(rows, 200))
@@ -97,8 +97,8 @@ def test_a_sheet_says_that_a_verdict_follows_from_labels() -> None:
     early = trains_on_shares(open_weights=()).model_copy(
         update={"target": vfl.Target(metric="loss", value=0.3), "evaluate_every": 1}
     )
-    assert "which depends on labels" in vfl.explain(early, both)
-    assert "which depends on labels" not in vfl.explain(trains_on_shares(open_weights=()), both)
+    assert "yes-or-no answers that depend on labels" in vfl.explain(early, both)
+    assert "yes-or-no answers that depend on labels" not in vfl.explain(trains_on_shares(open_weights=()), both)
 
 
 def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:

@@ -38,14 +38,16 @@ def test_every_sheet_weighs_scores_against_columns(name: str) -> None:
     options = EXAMPLES[name]
     bits = 6 if "counts" in name else 7 if "shares" in name or "trees" in name else 64
     who = "bank" if "to another" in name else "shop"
-    sentence = f"with each score, about the columns of {who}: one number of {bits} bits, which"
+    amount = "all " if bits == 64 else f"{bits} of the "
+    sentence = f"each score reveals at most, about the columns of {who}: {amount}"
     assert sentence in " ".join(sheet(options).split())
 
 
 def test_scores_of_several_classes_are_as_many_numbers() -> None:
     shares = {"model": vfl.GeneralLinear(loss="one_vs_rest"), "optimizer": vfl.FedSGD(lr=0.1)}
     for protocol, bits in ((vfl.Protocol(residual="open"), 64), (vfl.Protocol(shares=vfl.Shares(score_bits=3)), 3)):
-        assert f"shop: 4 numbers, of {bits} bits each" in sheet(shares | {"protocol": protocol}, classes=4)
+        text = " ".join(sheet(shares | {"protocol": protocol}, classes=4).split())
+        assert re.search(rf"shop: all \d+ bits of a row, by 4 numbers of {bits} bits", text)
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(10, 2), (3, 3), (4, 5), (7, 7)])
@@ -63,10 +65,10 @@ def test_score_bits_follow_columns_and_too_few_are_refused(columns: int, bits: i
         assert f'add score_bits = {bits} or scores = "none" to protocol.shares, or accept it with accepts' in text
         text = vfl.explain(vfl.Job(model="logistic", protocol=fewer(bits)), [shop], others={"bank": 3})
         assert "would be refused" not in text
-    assert f"discloses at most {bits} bits" in text
-    assert ("7 were requested, shop's columns allow no more" in text) == (4 <= bits < 7)
+    assert f"apart: at most {bits} bits" in text
+    assert ("The job allows 7 bits, but rows of shop contain too little information" in text) == (4 <= bits < 7)
     accepted = vfl.explain(vfl.Job(model="logistic", accepts=["scores"]), [shop], others={"bank": 3})
-    assert "discloses at most 7 bits" in accepted
+    assert "apart: at most 7 bits" in accepted
     if bits < 7:  # a number that the job names is disclosed or refused
         named = vfl.explain(vfl.Job(model="logistic", protocol=fewer(7)), [bank, shop])
         assert f"add score_bits = {bits} " in named
@@ -78,16 +80,16 @@ def fewer(bits: int) -> vfl.Protocol:
 
 def test_where_no_score_is_told_none_is_weighed() -> None:
     options = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.1)}
-    assert "about the columns of" not in sheet(options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))})
+    assert "each score reveals at most" not in sheet(
+        options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))}
+    )
 
 
 def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
-    assert (
-        InformationContent(19.0, 0.2).in_words(6, 1)
-        == "one number of 6 bits, which reveals at most 32% of the 19 bits of a row"
-    )
-    assert InformationContent(8.0, 0.2).in_words(6, 2).endswith("which may reveal all 8 bits of a row")
-    assert InformationContent(0.0, 0.0).in_words(6, 1).endswith("which may reveal all 0 bits of a row")
+    assert InformationContent(19.0, 0.2).in_words(6, 1) == "6 of the 19 bits of a row (32%)"
+    assert InformationContent(40.0, 0.2).in_words(3, 4) == "12 of the 40 bits of a row (30%), by 4 numbers of 3 bits"
+    assert InformationContent(8.0, 0.2).in_words(6, 2) == "all 8 bits of a row, by 2 numbers of 6 bits"
+    assert InformationContent(0.0, 0.0).in_words(6, 1) == "all 0 bits of a row, by 1 number of 6 bits"
 
 
 @pytest.mark.parametrize(("rows", "named"), [(1508, "(test_fraction = 0.27)"), (600, "(test_fraction)")])
@@ -113,8 +115,9 @@ def test_the_sheet_begins_with_the_result_of_the_audits_attack() -> None:
     """The sheet's figure covers what the audit reads from the scores of the trained model, and both allow the job."""
     parties = _tables_with_a_shared_factor()
     job = vfl.Job(model="logistic", epochs=4, test_fraction=0.5)
-    _, first, *_ = vfl.explain(job, parties).first_screen.split("\n")
-    stated = re.fullmatch(r"  readable  scores can reveal up to (\d+)% of one column of shop to bank, by an", first)
+    ((word, text), *_) = vfl.explain(job, parties).sections[0].blocks[0].statements
+    assert word == "readable"
+    stated = re.search(r" explained (\d+)% of the differences between rows in one column of shop\. ", text)
     assert stated is not None
     audit = run_audit(job, parties, seeds=(0,))
     (attack,) = (inference for inference in audit.inferences if inference.name == "score columns")

@@ -41,7 +41,7 @@ def test_every_output_is_in_the_table_once_with_its_bits(name: str, sheets: dict
     expected = Counter(
         (
             output.receiver,
-            output.name + (f", of {output.rows:,} rows" if output.rows and output.numbers else ""),
+            output.name + (f" (of {output.rows:,} rows)" if output.rows and output.numbers else ""),
             f"{'labels' if output.kind == 'labels' else 'columns'} of {', '.join(output.about)}",
             str(output.bits) if output.numbers else "-",
         )

@@ -153,6 +153,10 @@ def test_examples_of_services_run_existing_commands() -> None:
     (start,) = re.findall(r"^ExecStart=\S*/securevfl (.*)$", unit, re.MULTILINE)
     image = (ROOT / "examples" / "Containerfile").read_text()
     (run,) = re.findall(r"^CMD (\[.*\])$", image, re.MULTILINE)
+    state = re.findall(r"^Environment=SECUREVFL_STATE=(\S+)$", unit, re.MULTILINE)
+    assert state[0] in re.findall(r"^ReadWritePaths=(.*)$", unit, re.MULTILINE)[0].split()
+    (inside,) = re.findall(r"^ENV .*SECUREVFL_STATE=(\S+)", image, re.MULTILINE)
+    assert f"-v {state[0]}:{inside}" in image
     for words in (start.split(), json.loads(run)):
         assert words[0] == "serve"
         _parse(words, app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,8 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "No program can delete": "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
     "The digest identifies": DIGEST,
     "Date and version": DIGEST,
+    "These two sentences": OUTPUTS,
+    "The value of 5%": "tests/cli/test_ledger.py::test_the_limit_that_a_sheet_advises_bounds_the_default_job",
     "The sample has neither": SHEET,
     "Then it lists the leaks": CONSENT + "test_the_first_screen_lists_disclosures_and_no_messages",
     "All parties learn": SIZES,
@@ -153,6 +156,59 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "Nobody outside": HERE + "test_every_sentence_has_an_existing_test",
 }
 
+ASKED_TESTS = {  # each question of the page and the tests of the facts in its answer
+    "Is one share personal data for the party that holds it?": (
+        SHARES + "test_what_either_party_receives_in_visits_is_uniform",
+    ),
+    "Can the parties agree on the alignment first, or limit it?": (
+        "tests/account/test_alignment.py::test_each_party_enters_what_its_peers_can_test",
+        "tests/account/test_alignment.py::test_a_limit_of_ids_refuses_an_alignment_before_it_sends",
+    ),
+    "Does the folder that the bank sends to the shop contain the shop's private key?": (
+        "tests/organisations/test_docs_two_organisations.py::test_the_page",
+    ),
+    "Does the sheet state that all parties agree to exceed the 7%?": (
+        "tests/security/test_audit_shares.py::test_nothing_exceeds_what_is_declared",
+        CONSENT + "test_the_first_screen_lists_disclosures_and_no_messages",
+    ),
+    "How do the 7% and the 5% relate?": (
+        "tests/cli/test_ledger.py::test_the_limit_that_a_sheet_advises_bounds_the_default_job",
+        "tests/organisations/test_correlate.py::test_a_training_counts_earlier_correlations_by_their_share",
+    ),
+    "Do the 7% include scores of later persons?": (
+        "tests/protocols/test_score_ledger.py::test_budgets_of_rows_are_their_owner_s_over_all_who_ask",
+    ),
+    "About how many persons may the bank ask?": (
+        "tests/transport/test_serve.py::test_nobody_serves_without_limits",
+        "tests/transport/test_serve.py::test_a_request_with_too_many_ids_learns_nothing",
+        "tests/disclosure/test_score_bits.py::test_where_no_score_is_told_none_is_weighed",
+    ),
+    "Are 892 bits the maximum for all cheating?": (
+        "tests/protocols/test_word_shuffle.py::test_offsets_by_order_stay_below_the_bound_of_the_proof",
+        "tests/transport/test_repeats.py::test_pairs_that_are_opened_again_are_counted_again",
+        "tests/protocols/test_at_rest.py::test_an_older_copy_of_an_account_is_refused",
+    ),
+    "What could a cheating shop do?": (
+        "tests/account/test_alignment.py::test_each_party_enters_what_its_peers_can_test",
+        "tests/security/test_tries.py::test_all_peers_together_have_one_number_of_attempts",
+        SHARES + "test_what_either_party_receives_in_visits_is_uniform",
+    ),
+    "How long may the ledger keep digests and scores?": (
+        FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
+    ),
+    "What happens to the ledger if the table is deleted?": (
+        "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
+    ),
+    "What does the shop record of the bank's questions?": (
+        "tests/transport/test_serve.py::test_requests_reveal_membership_and_every_id_is_counted",
+        "tests/protocols/test_score_ledger.py::test_a_row_is_bound_to_the_columns_of_who_asked",
+    ),
+    "How does a request for erasure treat the digests and scores?": (
+        FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
+        "tests/protocols/test_at_rest.py::test_an_adopted_ledger_counts_everything_as_disclosed",
+    ),
+}
+
 
 def plain(text: str) -> str:
     """Return text without emphasis, code and links."""
@@ -196,6 +252,29 @@ def test_every_sentence_has_an_existing_test() -> None:
         assert f"def {name}(" in source(path), held_out
 
 
+def questions() -> dict[str, list[str]]:
+    """Return the answer and the sources of each question in the tables of questions."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    heads = [number for number, line in enumerate(lines) if line.startswith("| Question |")]
+    rows = [line for head in heads for line in takewhile(lambda text: text.startswith("|"), lines[head + 2 :])]
+    cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in rows)
+    return {question: [answer, sources] for question, answer, sources in cells}
+
+
+def test_every_answer_has_existing_tests_and_sources() -> None:
+    asked = questions()
+    assert set(asked) == set(ASKED_TESTS)
+    for tests in ASKED_TESTS.values():
+        for path, _, name in (test.partition("::") for test in tests):
+            assert f"def {name}(" in source(path), name
+    for question, (answer, sources) in asked.items():
+        assert answer.endswith("."), question
+        named = re.findall(r"`([\w/]+\.py)`|\]\(([\w-]+\.md)|(SECURITY\.md)", sources)
+        assert named, question
+        for file, page, security in named:
+            assert (ROOT / (file or security or f"docs/{page}")).exists(), question
+
+
 def figures_out(text: str) -> str:
     return " ".join(re.sub(r"\d[\d,.]*(?<=\d)", "#", text).split())
 
@@ -213,10 +292,10 @@ def test_the_page_follows_the_whole_sheet() -> None:
         words, at = words[:place] + "~" + words[place + len(item) :], place
     left = Counter(re.findall(r"[\w()]+", words))
     explained = (
-        "Bits the size of one value Share the part of these labels or columns that follows from all these values "
+        "Bits the size of one value a value of bits is one of Share the part of these labels or columns that all "
+        "these values together reveal all means everything means that the values follow from other lines of this table "
+        "or that the share is unknown or has no bound"
     )
-    explained += "together all everything the values follow from other lines of this table or the share is unknown "
-    explained += "here or has no bound"
     heads = f"readable model rows columns {3 * 'bank columns of shop '} What follows from it"
     heads += " bank (active holds the labels) could bank learns also"
     assert left == Counter(f"{explained} {heads}".split())

@@ -44,7 +44,7 @@ COVERED = {
     r"make (quick|test|check|docs|ci)": "Makefile::ci",
     r"make release": "tests/docs/test_release.py::test_a_release_with_contact_and_date_is_ready",
     r"make pages": "tests/docs/test_reference.py::test_generated_pages_are_current_and_in_the_menu",
-    r"make demo": "tests/test_extras.py::test_the_demo_runs_from_an_empty_folder_without_any_extra",
+    r"securevfl demo": "tests/test_extras.py::test_the_demo_runs_from_an_empty_folder_without_any_extra",
     r"pip install |python -m venv|\. \.venv": "Makefile::wheel-test",
     r"make selfcheck": "Makefile::test",
     r"securevfl (kit|align|join kits|line)": ORGANISATIONS,

@@ -109,7 +109,9 @@ def test_who_learns_what_names_every_output_of_the_default_job() -> None:
     outputs = run_outputs(job.family, job, pooled_run_facts(job, parties).shape)
     assert {output.name for output in outputs} == set(OUTPUT_PHRASES)
     assert {output.receiver for output in outputs} == {"bank"}
-    (row,) = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| from evaluations")]
+    (row,) = [
+        line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| 4. `join`, evaluations")
+    ]
     _, _, bank, shop, _ = row.split("|")
     for phrase in OUTPUT_PHRASES.values():
         assert phrase in bank, phrase

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.errors import SecureVFLError
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 
@@ -100,12 +103,35 @@ def test_columns_count_as_the_model_makes_them() -> None:
     assert memory[1] - memory[0] == pytest.approx(12 * ROWS * 100 * 16, rel=0.15)
 
 
-def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
-    small = vfl.BlockDescent(lr=1e-5)
-    sheet = vfl.explain(block_descent_job(optimizer=small), noise_parties((2, 2), rows=20_000))
-    assert re.search(
-        r"would be refused .*[Ss]et batch_size to at most [\d,]+ rows, raise optimizer\.lr", " ".join(sheet.split())
-    )
+def refusal(act: Callable[[], object]) -> tuple[str, str]:
+    """Return the code and the text of the error with which an act is refused."""
+    with pytest.raises(SecureVFLError) as refused:
+        act()
+    return refused.value.code, str(refused.value)
+
+
+TOO_LARGE: dict[str, tuple[int, dict[str, Any], list[dict[str, Any]]]] = {
+    "too many bits": (20_000, {"optimizer": vfl.BlockDescent(lr=1e-5)}, [{"optimizer": vfl.BlockDescent(lr=0.5)}]),
+    "one batch": (200, {"epochs": 2049}, [{"epochs": 2048}]),
+    "several batches": (200, {"epochs": 513, "batch_size": 40}, [{"batch_size": "all"}, {"epochs": 409}]),
+}
+"""Rows, options that need too much, and changes of options that the error names, each of which suffices."""
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_explain_refuses_what_a_run_refuses_with_a_remedy_that_works(case: str) -> None:
+    rows, keys, remedies = TOO_LARGE[case]
+    parties = noise_parties((2, 2), rows=rows)
+    job = block_descent_job(**keys)
+    alone = partial(vfl.explain, job, parties[:1], others={parties[1].name: 2})
+    refusals = {refusal(act) for act in (lambda: vfl.explain(job, parties), alone, lambda: vfl.simulate(job, parties))}
+    assert len(refusals) == 1
+    ((code, text),) = refusals
+    assert code == "SVFL-JOB-TOO-LARGE"
+    for remedy in remedies:
+        (option,) = remedy
+        assert option in text
+        vfl.explain(block_descent_job(**(keys | remedy)), parties)
 
 
 @pytest.mark.parametrize("rarest", [0, 1, 5])

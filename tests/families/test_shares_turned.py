@@ -180,6 +180,6 @@ def test_default_steps_of_linear_models_are_safe() -> None:
     assert {vfl.Job(model=name).optimizer.lr for name in ("logistic", "square", "one_vs_rest", "huber")} == {1}
     assert vfl.Job(model="trees").optimizer == vfl.BlockDescent(lr=2, warm_up=10)
     assert vfl.Job(model="trees", test_fraction=0).optimizer.lr == 1
-    sheet = "whether to roll back and halve the step"
+    sheet = "whether the training returns to an earlier model and halves its step"
     assert sheet in vfl.explain(vfl.Job(model="logistic", optimizer=vfl.BlockDescent(lr=2), evaluate_every=10))
     assert sheet not in vfl.explain(vfl.Job(model="logistic"))

@@ -105,5 +105,5 @@ def test_leak_checks_count_every_gradient_that_is_opened() -> None:
         vfl.simulate(weighed, data)
     sheet = vfl.explain(sealed_celu_job("ckks", xi=60.0), data)
     assert f"different in each of {3 * R} local steps of a run because rows get new weights" in sheet
-    assert "accepted: shop: rows are weighted again" in sheet
+    assert "accepted: disclosure to shop: rows are weighted again" in sheet
     assert "the same 4 batches every epoch" in vfl.explain(linear, data)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +17,9 @@ from securevfl.credit.drift import Drift, measure_drift
 from securevfl.credit.drift_page import shifts_of
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
 from securevfl.organisations.monitor import OUTCOMES, Monitor
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
@@ -22,12 +27,21 @@ from securevfl.organisations.serve import RequestOutcome
 SERVED = SimpleNamespace(max_ids=5000, code_policy=SimpleNamespace(codes_per_row=3))
 
 
+def limited_ledger() -> DisclosureLedger:
+    """A ledger with limits of scores and ids, of which the bank has used up 30 scores."""
+    ledger = DisclosureLedger(Path(tempfile.mkdtemp()) / "shop.ledger", "shop")
+    ledger.set_limit("scores", Limit(1000))
+    ledger.set_limit("ids", Limit(2000))
+    ledger.record_answer("training", "run", Disclosure("scores", "bank", ("shop",), 30, 0))
+    return ledger
+
+
 def monitor(drifts: Sequence[Drift]) -> Monitor:
     """A monitor that has counted three requests."""
     pytest.importorskip("prometheus_client")
     page_monitor = Monitor("shop", 4e9)
     page_monitor.show_shifts(shifts_of(drifts))
-    page_monitor.watch(cast(Any, SimpleNamespace(busy=False, sessions=0, served=SERVED)))
+    page_monitor.watch(cast(Any, SimpleNamespace(busy=False, sessions=0, served=SERVED, ledger=limited_ledger())))
     for ended in (
         RequestOutcome("answered", 0.5, ScoreCounts(1200, 1100), 70_000),
         RequestOutcome("answered", 0.5, ScoreCounts(300, 300), 5_000),
@@ -71,6 +85,8 @@ def test_the_page_has_the_figures_of_metrics() -> None:
     finished = ", ".join(f"{count} {outcome}" for count, outcome in zip(counts, OUTCOMES, strict=True))
     assert f'<div class="verdict">Serving. Requests: {finished}.</div>' in page
     assert "Shifted: moved&lt;." in page
+    assert re.search(r"scores</td>.*1,000</td>.*970</td>.*bank</td>", page)
+    assert re.search(r"ids</td>.*2,000</td>.*2,000</td>.*nobody</td>", page)
     assert "2096" in page  # the year in which the certificate expires
 
 

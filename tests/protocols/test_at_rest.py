@@ -5,6 +5,7 @@ refused, whatever changed since.
 from __future__ import annotations
 
 import gc
+import re
 from pathlib import Path
 
 import numpy as np
@@ -103,5 +104,10 @@ def test_the_command_adopts_a_ledger_without_its_counter(tmp_path: Path, monkeyp
     for _ in range(2):
         done = CliRunner().invoke(app, ["ledger", "--ledger", str(path), "--adopt"])
         assert done.exit_code == 0, done.output
+        assert "to allow 100,000 scores from now on, set --limit scores=1000100000" in done.output
         gc.collect()
+    low = CliRunner().invoke(app, ["ledger", "--ledger", str(path), "--limit", "scores=100000"]).output
+    needed = max(map(int, re.findall(r"as in --limit scores=(\d+) for 1,000 more", low)))
+    enough = CliRunner().invoke(app, ["ledger", "--ledger", str(path), "--limit", f"scores={needed}"]).output
+    assert "is used up" not in enough
     assert "anybody" in CliRunner().invoke(app, ["ledger", "--ledger", str(path)]).output

@@ -158,7 +158,7 @@ def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
 def test_coalitions_are_described_in_a_sentence() -> None:
     passives = ["bank", "post", "shop"]
     descriptions = [
-        (vfl.DirectSum(), "the active party learns the outputs of bank"),
+        (vfl.DirectSum(), "the active party learns the outputs of bank alone"),
         (vfl.PairwiseSum(), "post, shop and the active party together learn the outputs of bank; fewer than 3 "),
     ]
     for sums, start in descriptions:

@@ -39,7 +39,7 @@ def test_nothing_exceeds_what_is_declared() -> None:
         check_leaks(shares_job(), pooled_run_facts(shares_job(), parties).shape)
     audit = run_audit(shares_job(accepts=["small_metrics"]), parties, seeds=(0,))
     assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
-    assert [line.split(" of ")[0] for line in audit.leaks] == ["accepted: bank: metrics are"]
+    assert [line.split(" of ")[0] for line in audit.leaks] == ["accepted: disclosure to bank: metrics are"]
     assert {inference.name.replace(" ", "_") for inference in audit.inferences} > set(BLIND)
     assert set(audit.roles.values()) == {"active", "partner"}
 

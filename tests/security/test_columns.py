@@ -174,7 +174,7 @@ def refused() -> Audit:
 def test_an_audit_fails_and_names_the_disclosed_columns(refused: Audit) -> None:
     assert refused.exit_code == 1
     text = "\n".join(refused.exceeding)
-    assert "would be refused: bank: it receives 13 numbers" in text
+    assert "would be refused: disclosure to bank: it receives 13 numbers" in text
     for name in (*BINARY_COLUMNS, *(f"x{j}" for j in range(6))):
         assert name in text
     assert "bank reads 2 of 2 binary columns of shop0: late, sex" in text
@@ -184,7 +184,7 @@ def test_an_audit_fails_and_names_the_disclosed_columns(refused: Audit) -> None:
 def test_the_audit_passes_if_the_job_accepts_the_leak() -> None:
     audit = run_audit(linear_job(residual=vfl.Ckks(), accepts=["columns"]), credit(), seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
-    assert any(leak.startswith("accepted: bank: it receives") for leak in audit.leaks)
+    assert any(leak.startswith("accepted: disclosure to bank: it receives") for leak in audit.leaks)
     assert any("8 of 8 columns inside" in inference.detail for inference in audit.inferences)
 
 

@@ -212,9 +212,11 @@ def test_the_remedy_and_the_consent() -> None:
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("columns", "columns")):
         vfl.simulate(sealed_job(epochs=10, **OPEN), parties)
     sheet = vfl.explain(sealed_job(epochs=10), parties)
-    assert "11 x 1 numbers about each training row: 0.73 of the dimensions of the 15 columns" in sheet
-    assert "would be refused: bank: it receives 11 numbers" in sheet
-    assert "accepted: bank: it receives" in vfl.explain(sealed_job(epochs=10, accepts=["columns"]), parties)
+    assert "11 x 1 numbers about each training row. They reveal 0.73 of the dimensions of the 15 columns" in sheet
+    assert "would be refused: disclosure to bank: it receives 11 numbers" in sheet
+    assert "accepted: disclosure to bank: it receives" in vfl.explain(
+        sealed_job(epochs=10, accepts=["columns"]), parties
+    )
 
 
 def test_sequential_sums_are_refused_and_stated() -> None:

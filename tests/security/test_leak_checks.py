@@ -60,8 +60,8 @@ def test_a_hiding_sum_of_one_part_is_refused() -> None:
 def test_explain_states_refusals() -> None:
     parties = vfl.datasets.breast_cancer()
     sheet = vfl.explain(sealed_job(batch_size=14, reshuffle=True, accepts=["fresh_equations"]), parties)
-    assert "would be refused: shop: its opened gradient has 15 parameters" in sheet
-    assert "accepted: shop: rows reshuffled" in sheet
+    assert "would be refused: disclosure to shop: its opened gradient has 15 parameters" in sheet
+    assert "accepted: disclosure to shop: rows reshuffled" in sheet
     assert "p = 15 equations about n x c = 63" in vfl.explain(sealed_job(), parties)
     assert "Residual from active: plain" in vfl.explain(sealed_job(protocol=vfl.Protocol(residual="open")), parties)
 

@@ -20,7 +20,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.training.comparison import Comparison, compared_jobs, pooled_party
+from securevfl.training.comparison import INTERACTIONS, Comparison, compared_jobs, pooled_party
 from securevfl.training.local_baseline import local_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
@@ -250,6 +250,46 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines()[:8])) <= 80
     notices = [line for line in done.stderr.splitlines() if "metrics are of 150 rows" in line]
     assert len(notices) == 1  # one notice in all, not one for each model
+
+
+@pytest.mark.long
+def test_interactions_are_one_more_joint_model_and_one_more_measurement(tmp_path: Path) -> None:
+    """The label is the exclusive or of the signs of a column of each party, which trees of one party do not learn."""
+    draw, rows = np.random.default_rng(3), 1600
+    blocks = [draw.normal(size=(rows, 9)) for _ in range(2)]
+    y = (blocks[0][:, 0] > 0) ^ (blocks[1][:, 0] > 0)
+    parties = [vfl.Party("bank", blocks[0], y, ids=np.arange(rows)), vfl.Party("shop", blocks[1], ids=np.arange(rows))]
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    result = vfl.compare(JOB, parties, ledgers=ledgers, interactions=True)
+    models = [(row.columns, row.model) for row in result.rows]
+    assert models[3:] == [("bank, shop", name) for name in ("logistic", "bins", "trees", INTERACTIONS)]
+    assert len(models) == 7
+    assert [row.model for row in result.pooled] == ["logistic", "bins", "trees"]
+    assert result.interactions is not None
+    assert result.interactions.gain == pytest.approx(result.rows[-1].auc - result.rows[-2].auc)
+    assert result.interactions.gain > 0.2
+    assert result.interactions.is_certain
+    assert "Interactions" in str(result)
+    assert result.plain()["interactions"]["is_certain"]
+    assert len({entry.run for entry in ledgers["shop"].read().entries}) == 4
+
+
+def test_pairs_of_the_job_are_those_of_the_model_with_interactions_alone() -> None:
+    for model in (vfl.Trees(trees=4, pairs=3), vfl.Logistic(pairs=3)):
+        jobs = compared_jobs(vfl.Job(model=model, test_fraction=0.25))
+        assert [compared.model.pairs for compared in jobs.values()] == [0, 0, 0, 3]
+    jobs = compared_jobs(JOB, interactions=True)
+    assert jobs[INTERACTIONS].model == JOB.model.model_copy(update={"pairs": 16})
+    assert INTERACTIONS not in compared_jobs(JOB)
+
+
+def test_interactions_that_cannot_be_compared_are_refused_first() -> None:
+    seen: list[str] = []
+    hinge = vfl.Job(model=vfl.Trees(loss="smooth_hinge"), test_fraction=0.25)
+    for job, parties in ((JOB, tables(200, parties=3)), (hinge, tables(200))):
+        with raises_code(ConfigError, "SVFL-JOB-UNSUPPORTED"):
+            vfl.compare(job, parties, interactions=True, on_model=seen.append)
+    assert not seen
 
 
 def test_compared_jobs_do_not_depend_on_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:

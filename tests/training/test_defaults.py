@@ -160,7 +160,7 @@ def test_what_is_left_out_is_the_safest_that_fits(keys: dict[str, object], label
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"model": "logistc"}, "model: model name must be one of logistic"),
+        ({"model": "logistc"}, "model: there is no model of this name; choose one of logistic"),
         ({}, "model: is missing; add it"),
         ({"model": "logistic", "protocol": "sharez"}, 'or protocol = "shares"'),
         ({"model": "softmax", "protocol": "shares"}, "use one_vs_rest"),

@@ -4,6 +4,7 @@ a bootstrap of matched scores.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,14 @@ from securevfl.models import metrics
 from securevfl.models.losses import LOSSES
 from securevfl.models.paired_auc import auc_correlation, difference_error, spread_within_classes
 from securevfl.models.standard_errors import standard_errors
-from securevfl.training.comparison import ComparedModel, Comparison, MeasuredModel, gain_error
+from securevfl.training.comparison import (
+    INTERACTIONS,
+    ComparedModel,
+    Comparison,
+    MeasuredModel,
+    gain_error,
+    interaction_gain,
+)
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 LOSS, CLASSES = LOSSES["logistic"], np.array([0, 1])
@@ -86,3 +94,38 @@ def test_equal_scores_have_equal_areas_unlike_independent_ones() -> None:
     assert abs(auc_correlation(0.7, 0.8, 0.0)) < 0.05
     assert difference_error(0.3, 0.4, 0.0) == pytest.approx(0.5)
     assert difference_error(0.3, 0.3, 1.0) == 0
+
+
+def joint_trees(seed: int, *, effect: float, rows: int) -> tuple[Any, Any, Any]:
+    """Return held-out labels, and outputs of two random forests of features without and with a product of columns."""
+    draw = np.random.default_rng([seed, rows, 7])
+    X = draw.normal(size=(2 * rows, 6))
+    f = X[:, :4] @ [1.0, -0.7, 0.5, 0.3] + effect * X[:, 4] * X[:, 5]
+    y = (f + draw.logistic(size=2 * rows) > 0).astype(int)
+    outputs = []
+    for products in (X[:, :0], (X[:, :2, None] * X[:, None, 4:]).reshape(len(X), -1), X[:, 4:5] * X[:, 5:]):
+        random = np.tanh(X @ draw.normal(size=(6, 40)))  # features that each training draws for itself, as trees are
+        inputs = np.hstack([X, random, products])
+        model = linear_model.LogisticRegression(C=0.05).fit(inputs[:rows], y[:rows])
+        outputs.append(model.decision_function(inputs[rows:]))
+    return y[rows:], outputs[0], outputs[2 if effect else 1]
+
+
+def gain_of(y: Any, without: Any, with_pairs: Any) -> Any:
+    models = [measured(y, f, "bank, shop", linked=False) for f in (without, with_pairs)]
+    named = zip(models, ("trees", INTERACTIONS), strict=True)
+    return interaction_gain([model._replace(row=replace(model.row, model=name)) for model, name in named])
+
+
+def test_interactions_that_do_not_exist_are_stated_as_chance() -> None:
+    gains = [gain_of(*joint_trees(seed, effect=0.0, rows=2500)) for seed in range(20)]
+    assert (
+        sum(gain.is_certain for gain in gains) <= 3
+    )  # a test at 5 %: 4 of 20 occur in 1.6 % of runs, the seeds are fixed
+
+
+def test_the_error_of_interactions_is_that_of_linked_rows() -> None:
+    samples = [joint_trees(seed, effect=0.3, rows=4000) for seed in range(6)]
+    errors = [gain_of(*sample).gain_error / bootstrapped(*sample) for sample in samples]
+    assert np.mean(errors) == pytest.approx(1, abs=0.25)
+    assert all(gain_of(*sample).is_certain for sample in samples)

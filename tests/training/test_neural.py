@@ -105,7 +105,7 @@ def test_a_network_as_wide_as_its_batches_is_refused() -> None:
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
         vfl.simulate(neural_job("ckks"), wide)
     accepted = neural_job("ckks", epochs=1, accepts=["rank", "columns"])
-    assert "accepted: shop: its opened gradient has 171 parameters" in vfl.explain(accepted, wide)
+    assert "accepted: disclosure to shop: its opened gradient has 171 parameters" in vfl.explain(accepted, wide)
     worlds = RealIdealPair(accepted, wide, 0)
     assert ATTACKS["residual_sign"].score(worlds).real > 0.999  # g is solved for, and its signs are the labels
 

@@ -42,11 +42,11 @@ from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
 PHASES_STATEMENT = """\
-M = {M} phases of every row: the sum of x_l w_l over the other parties, modulo a turn. Each party
-draws its w_l itself, so no system of equations determines its columns. The phases do reveal the
-kernel, and so the distance, of any two rows in the other parties' columns together. If phases
-rarely wrap (small gamma), they reveal these columns up to one unknown linear map, which as many known
-rows as columns determine"""
+{M} angles (phases) of every row. An angle is a sum of the other parties' columns, each multiplied by a
+random factor that its party chooses and keeps secret; full turns are left out. So no system of equations determines
+the columns. But the angles reveal how similar any two rows are in the other parties' columns together. If few sums
+exceed a full turn (small gamma), somebody who knows as many rows as there are columns can compute these columns for
+all rows"""
 
 
 class PhasesFamily(Family[PhasesJob]):
@@ -116,18 +116,18 @@ class PhasesFamily(Family[PhasesJob]):
         if roles.role(party) != ACTIVE:
             return []
         labelled = len(roles.with_role(ACTIVE))
-        leading = "f = sum_k H_k on the rows predicted, and messages marked output or plain"
-        statements = [("learns", leading if party == roles.lead else "f on the batches that it updates on")]
+        leading = "the score f of each predicted row, and the messages that --details marks as output or plain"
+        statements = [("learns", leading if party == roles.lead else "the score f of each row that it trains on")]
         if labelled > 1:
-            outputs = "the other's f" if labelled == 2 else "the sum of the others' f"
-            statements.append(("learns", f"{outputs} on the rows of its batches, which follows their labels"))
+            outputs = "the other party's scores" if labelled == 2 else "the sum of the other parties' scores"
+            statements.append(("learns", f"{outputs} of the rows that it trains on; they follow the labels"))
         statements.append(("learns", PHASES_STATEMENT.format(M=job.model.features)))
         return statements
 
     def coalitions(self, job: PhasesJob, roles: Roles) -> str:
         """Return one line that states which coalitions could learn more: those of the sum protocol."""
         others = roles.others(roles.lead)
-        return job.protocol.sum_for(len(others)).coalition(others, "the party with labels")
+        return job.protocol.sum_for(len(others)).coalition(others, roles.lead)
 
     def participant(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> Participant:
         """Create the object that does one party's side of the training."""

@@ -26,9 +26,9 @@ MEASURED_BATCHES = 8  # number of batches from which the disclosed share of the 
 
 def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> list[SheetStatement]:
     """State what the active party learns: outputs, and what they disclose about the others' columns."""
-    outputs = "f and every Z_k" if job.model.separates_outputs else "f = sum_k H_k"
+    outputs = "f and every Z_k" if job.model.separates_outputs else "the score f = sum_k H_k"
     lines = [
-        f"{outputs} on the rows predicted, and messages marked output or plain",
+        f"{outputs} of each predicted row, and the messages that --details marks as output or plain",
         *single_output_lines(job, facts, "the forward outputs H_k of a passive party, in the clear"),
         *column_lines(job, party, facts),
     ]
@@ -104,10 +104,11 @@ def equation_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[
         repetition = f"the same {batches} every epoch"
     auc = expected_label_auc(p, shape.smallest_batch, shape.outputs, job.equations, job.equations > 1)
     return [
-        f"its gradient: p = {p} equations about n x c = {shape.residuals} residuals a batch, {repetition}; "
-        f"the share p / (n * c) = {share:.3f} of the labels' variance is revealed, less with larger batches. "
-        f"In {job.epochs} epochs it opens {_opened_numbers(facts, party):,} numbers, about changing residuals; "
-        f"with columns of pure noise they would rank labels with an AUC of {auc:.2f}, with real columns with more",
+        f"its gradient: p = {p} equations about n x c = {shape.residuals} residuals (errors) of a batch, "
+        f"{repetition}. A gradient reveals the share p / (n * c) = {share:.3f} of the differences between labels, and "
+        f"less if batches are larger. In the whole run it opens {_opened_numbers(facts, party):,} numbers, about "
+        f"residuals that change; with columns of pure noise they would rank labels with an AUC of {auc:.2f} (0.5 is "
+        "chance, 1 is perfect), and with real columns better",
         *(_isolated_row_lines(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]
 
@@ -163,16 +164,16 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
         variance = ""
         if len(tables) == len(item.about):
             share = max(variance_share(np.hstack([X[rows] for X in tables]), item.count) for rows in groups[item.group])
-            variance = f", up to {share:.2f} of their variance"
+            variance = f", and up to {share:.2f} of the differences between rows"
         enough = item.count >= shape.recovery_threshold(item.about)
         lines += [
-            f"{item.count // c} x {c} numbers about each {item.group} row: "
-            f"{min(1.0, item.share):.2f} of the dimensions of the {item.capacity} columns "
-            f"of {', '.join(item.about)}{variance}: "
+            f"{item.count // c} x {c} numbers about each {item.group} row. They reveal {min(1.0, item.share):.2f} of "
+            f"the dimensions of the {item.capacity} columns of {', '.join(item.about)}{variance}. This is "
             + (
-                "enough to find them"
+                "enough to compute the columns"
                 if enough
-                else "too few to find most, but columns that correlate with the label show from the first one"
+                else "too little to compute most columns, but the first number already shows columns that are "
+                "correlated with the label"
             ),
         ]
     return lines

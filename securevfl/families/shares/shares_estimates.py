@@ -16,7 +16,6 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.transfers.field_transfers import symbol_widths
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.data.store import StoredParty
-from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
 from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
@@ -78,8 +77,11 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
         facts: the facts known before the run: sizes, batches, disclosed values, and the tables in this process.
 
     Returns:
-        Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
-        why the run would be refused.
+        Lines about iterations and number formats, traffic and processor time, memory and disk.
+
+    Raises:
+        ConfigError: the run would be refused, because its numbers need too many bits, or it has too many iterations or
+            products.
     """
     schedule, shape = facts.schedule, facts.shape
     sizes, parties = schedule.count_sizes(range(job.epochs)), len(shape.columns)
@@ -90,10 +92,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     }
     if not (sizes and rows):
         return []
-    try:
-        numbers = facts.plan().numbers
-    except ConfigError as error:
-        return [f"the run would be refused because its numbers need too many bits: {error}"]
+    numbers = facts.plan().numbers
     varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
     row_iterations = _rows_of(sizes) * shape.outputs
@@ -122,13 +121,9 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     made_columns = sum(max(0, width - shape.columns[name]) for name, width in widths.items())
     made_bytes = BLOCK_ENTRY_BYTES * min(ROWS_PER_BLOCK, rows) * made_columns
     one_process = [_one_process_line(facts, seconds, made_bytes)] if len(facts.parties) == parties else []
-    try:
-        pairs = _pair_lines(job, facts, row_iterations)
-    except ConfigError as error:
-        return [f"the run would be refused: {error}"]
     return [
         *one_process,
-        *pairs,
+        *_pair_lines(job, facts, row_iterations),
         f"at most {sizes.total():,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
         f"number, w = {numbers.w}",
         f"about {_format_bytes(traffic)} sent, {_format_bytes(preprocessing)} of preprocessing at the active party at "

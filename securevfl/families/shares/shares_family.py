@@ -325,7 +325,7 @@ class SharesFamily(Family[SharesJob]):
         if requester in options.open_weights:
             statements.append(("scores", SCORE_PARTS_TEXT.format(asker=requester)))
         if party == requester and options.scores != "none":
-            statements.append(("later", scores_text(job, None if facts is None else facts.shape)))
+            statements.append(("later", scores_text(job, None if facts is None else facts.shape, party)))
         holders = roles.lead, *roles.with_role(PARTNER)
         if job.model.pair_rank and options.scores != "none" and party != requester and party in holders:
             statements.append(("scores", PAIR_SCORES_TEXT))
@@ -333,18 +333,23 @@ class SharesFamily(Family[SharesJob]):
 
     def hidden_values(self, job: SharesJob, roles: Roles) -> str:
         """Return a sentence for the consent sheet about values that nobody learns, because they stay shared."""
-        weights = "weights that the job does not open" if job.protocol.shares.open_weights else "weights"
+        weights = "weights that the job does not open" if job.protocol.shares.open_weights else "weights of the model"
         return (
-            f"Nobody learns a residual, which measured row has which score, or {weights}. No party has more than a "
-            "random share of them."
+            "Nobody learns a residual (the error of one prediction), which measured row has which score, or "
+            f"{weights}. Each party has at most a random share of these numbers."
         )
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:
         """Return one line that states that only the two share holders together can reconstruct the shared values."""
         partner = roles.with_role(PARTNER) or ("its partner",)
+        others = [name for name in roles.parties if name not in (roles.lead, partner[0])]
+        parts = f" Of {' and '.join(others)}, they could compute the contribution to the score of each row." * bool(
+            others
+        )
         return (
-            f"{roles.lead} and {partner[0]} together learn every residual and sum, and their own weights; no\n"
-            "coalition without both of them learns anything"
+            f"If {roles.lead} and {partner[0]} pooled their shares, they could compute the score and the residual of "
+            f"every row, and so its label, and the weights of both.{parts} Any other parties that pool learn only "
+            "what each of them learns in any case."
         )
 
     def participant(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Participant:

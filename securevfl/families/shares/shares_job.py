@@ -129,7 +129,7 @@ def _check_pairs(job: JobOptions) -> None:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
 
     Raises:
-        ValueError: with a remedy, if an option does not.
+        ValueError: with a remedy, if an option does not work with pairs.
     """
     optimizer, shares = job.optimizer, job.protocol.shares
     if job.model.loss.name != "logistic":

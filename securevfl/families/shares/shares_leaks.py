@@ -193,7 +193,7 @@ def score_leaks(job: SharesJob, shape: RunShape, rounder: str) -> Iterator[Leak]
                 LARGE_SCORES,
                 requester,
                 f"scores of a new row disclose up to {bits} bits{codes}; a row of {name} contains "
-                f"{information.bits:.1f} bits, and the limit is a fourth, {budget:.1f}",
+                f"{information.bits:.1f} bits, and its scores may disclose a quarter of that, {budget:.1f} bits",
                 f"{fewer_codes}add {remedy} to protocol.shares",
                 apart=True,
             )

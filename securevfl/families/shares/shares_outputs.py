@@ -144,6 +144,7 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
         rows=rows,
         numbers=1,
         bits=COUNT_BITS,
+        explanation="A row is out of range if its score is too large for the arithmetic of the training.",
         **_about_columns(job, shape),
     )
 
@@ -178,6 +179,7 @@ def loss_output(job: SharesJob, shape: RunShape) -> Output:
         rows=rows,
         numbers=1,
         bits=LOSS_SUM_BITS,
+        explanation="A loss is a number for the error of one prediction.",
         leaks=(SMALL_METRICS.name,),
         **_about_columns(job, shape),
     )

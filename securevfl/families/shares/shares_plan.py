@@ -110,12 +110,14 @@ def make_plan(
     optimizer, iterations = job.optimizer, job.epochs * batches
     if isinstance(optimizer, BlockDescent):
         momentum = _momentum_of(job, batches)
-        # pairs are one more block of weights. Evaluations detect that steps of this size are too long
+        # the weights of pairs are one more block, so safe steps are shorter; evaluations would detect longer ones
         blocks = parties + (job.model.pair_rank > 0 and not job.evaluates_between_rounds)
         curvature, penalty = job.loss.curvature or 1.0, None
         if takes_scalar_steps(job):
             bound = curvature_sum(job, inputs)
             curvature, penalty = max(1.0, bound / parties), _penalty_of(job, bound)
+        if optimizer.momentum or penalty is not None:
+            _check_remembered(job.epochs, batches)
         rate, rule = _block_descent(optimizer, iterations, blocks, rollbacks, momentum, penalty)
     else:
         rate, rule = _descent(job, optimizer, batches, parties)
@@ -266,7 +268,7 @@ def _descent(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> t
     l2, iterations = job.model.l2, job.epochs * batches
     etas = [optimizer.eta(t, parties) for t in range(iterations)]
     if _has_memory(optimizer):
-        _check_remembered(iterations)
+        _check_remembered(job.epochs, batches)
         responses = _responses(optimizer, etas, l2)
         intercept = _responses(optimizer, etas, 0.0) if l2 else None
         rate = float(responses[1][0])
@@ -364,7 +366,6 @@ def _block_descent(
     rate = optimizer.first / parties
     if not optimizer.momentum and penalty is None:
         return rate, Descent()
-    _check_remembered(iterations)
     points, models = _combinations(optimizer, iterations, rollbacks, momentum, penalty)
     rule = FixedCoefficients(_as_list(points), result_row=_as_list(models))
     if penalty is None:
@@ -451,12 +452,20 @@ def _scaled(rows: Sequence[Floats], rate: float) -> Coefficients:
     return lambda t: (rows[t] / rate).tolist()
 
 
-def _check_remembered(iterations: int) -> None:
+def _check_remembered(epochs: int, batches: int) -> None:
+    """Raise ConfigError, with a remedy that suffices, if momentum would have to remember too many iterations."""
+    iterations = epochs * batches
     if iterations > MAX_REMEMBERED_ITERATIONS:
+        remedies = list[str]()
+        if batches > 1 and epochs <= MAX_REMEMBERED_ITERATIONS:
+            remedies.append('set batch_size = "all"')
+        if batches <= MAX_REMEMBERED_ITERATIONS:
+            remedies.append(f"set epochs to at most {MAX_REMEMBERED_ITERATIONS // batches}")
+        both = f'set batch_size = "all" and epochs to at most {MAX_REMEMBERED_ITERATIONS}'
         raise ConfigError(
             f"momentum on shares can remember at most {MAX_REMEMBERED_ITERATIONS} iterations, and this job has "
             f"{iterations}",
-            'use larger batches (batch_size = "all") or fewer epochs',
+            " or ".join(remedies) or both,
             code="SVFL-JOB-TOO-LARGE",
             limit=MAX_REMEMBERED_ITERATIONS,
         )

@@ -8,9 +8,12 @@ bits. The *capacity* of a disclosure is the number of bits of the data that it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from securevfl.disclosure.counts import COLUMN_BIT_GROUP, RunShape
+from securevfl.disclosure.outputs import Output
 from securevfl.families.facts import RunFacts
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_outputs import (
@@ -32,8 +35,9 @@ They are rounded at random; a
 malicious party can choose what {total:,} bits disclose about the labels and the others' columns"""
 
 _SCORES_TEXT = """\
-together with the receiver's own columns; a column with most of the weight can be read.
-Each row is scored once, and training rows are never scored"""
+{asker} can combine a score with its own columns. If one column of another party has most of the
+weight in the model, {asker} can then read this column. A model scores a row once and returns the same score if it is
+asked again. It never scores a row of the training"""
 
 PAIRS_TEXT = """\
 sums of losses, counts of rows out of range, and pairs of a score and a label in random order"""
@@ -55,25 +59,28 @@ def weights_text(party: str, facts: RunFacts | None) -> str:
     return f"{_WEIGHTS_TEXT}. {_WEIGHT_BITS_TEXT.format(total=output.total_numbers * output.bits)}"
 
 
-def scores_text(job: SharesJob, shape: RunShape | None) -> str:
-    """Return words for the requesting party's consent sheet: what it learns from scores of new rows."""
-    options = job.protocol.shares
+def scores_text(job: SharesJob, shape: RunShape | None, asker: str) -> str:
+    """Return words for the consent sheet of `asker`: what it learns from scores of new rows."""
+    options, consequences = job.protocol.shares, _SCORES_TEXT.format(asker=asker)
     if options.scores == "exact":
-        return f"exact scores of new rows, which determine the others' columns {_SCORES_TEXT}"
+        return f"exact scores of new rows: enough of them determine the others' columns. {consequences}"
     quantizer = options.score_quantizer(job.model.loss.spacing)
     bits = quantizer.bits if shape is None else disclosed_score_bits(job, shape, rounding_party(job, shape))
     step, limit = quantizer.size * 2 ** (quantizer.bits - bits), ""
     if shape is not None and bits < quantizer.bits:
-        limit = f"\n({quantizer.bits} were requested, {rounding_party(job, shape)}'s columns allow no more)"
+        limit = (
+            f". The job allows {quantizer.bits} bits, but rows of {rounding_party(job, shape)} contain too "
+            "little information for that"
+        )
     elif (
         options.score_bits is None
         and "scores" not in job.accepts
         and not (shape and rounding_party(job, shape) in shape.information)
     ):
-        limit = "\n(fewer if the other party's columns contain little information)"
+        limit = ". It is rounded more if the other party's columns contain little information"
     return (
-        f"scores of new rows in steps of {step:g}: a score discloses at most {bits} bits of a row{limit},\n"
-        f"{_SCORES_TEXT}"
+        f"a score of each new row, rounded to one of {2**bits} values that are {step:g} apart: at most {bits} bits"
+        f"{limit}. {consequences}"
     )
 
 
@@ -83,18 +90,34 @@ def column_share_text(facts: RunFacts) -> str:
     capacity = max((item.capacity for item in outputs), default=0)
     if not capacity:
         return ""
-    pairs = [item for item in outputs if item.name == PAIRS]
+    about = next(iter(outputs)).about
     row_bits = capacity / (facts.shape.rows + facts.shape.held_out)
-    total, sums = sum(item.count for item in outputs), sum(item.count for item in outputs if item not in pairs)
-    word = min(sum(item.numbers // item.rows * item.bits for item in pairs), row_bits)
-    of_row = f"{word:.0f} of the {row_bits:.0f} bits of one measured row, by its score; " if pairs else ""
+    pairs = sum(item.count for item in outputs if item.name == PAIRS)
+    total, of_row = sum(item.count for item in outputs), [min(w, row_bits) for w in _pair_bits(outputs)]
     jobs = int(MAX_EVALUATION_SHARE * capacity / total) if total else 0
-    enough = f"which is enough for {jobs:,} jobs like this one" if jobs else "which is less than this job reveals"
-    return (
-        f"deviate from the protocol, and so choose what these values reveal about the others' columns: at most {of_row}"
-        f"{sums} bits about any rows, by the sums and counts; and {total:,} bits ({total / capacity:.2%}) about all "
-        f"rows together. All jobs together may reveal {MAX_EVALUATION_SHARE:.0%}, {enough}"
+    enough = f"{jobs:,} jobs like this one stay within it" if jobs else "this job alone exceeds it"
+    share = f"{total / capacity:.2%} of the bits in"
+    of_columns = (
+        f"which is {share} these columns" if len(about) == 1 else f"{share} one party's columns if all are about it"
     )
+    items = [
+        f"deviate from the protocol, that is, use a changed program. It can then choose which facts about the columns "
+        f"of {' and '.join(about)} these values reveal, but at most:",
+        *(
+            f"pairs: {pairs:,} bits about all measured rows together, and {bits:.0f} of the {row_bits:.0f} bits of "
+            "one row"
+            for bits in of_row
+        ),
+        f"sums: {total - pairs:,} bits about any rows, by the sums and the counts",
+        f"total: {total:,} bits, {of_columns}",
+        f"limit: {MAX_EVALUATION_SHARE:.0%} for all jobs together, unless a job accepts more; {enough}",
+    ]
+    return "\n".join(items)
+
+
+def _pair_bits(outputs: Sequence[Output]) -> list[int]:
+    """Return the number of bits that the opened pairs have for one row; empty if no pairs are opened."""
+    return [item.numbers // item.rows * item.bits for item in outputs if item.name == PAIRS]
 
 
 def opened_text(facts: RunFacts) -> str:
@@ -122,12 +145,12 @@ def stop_decisions_text(job: SharesJob) -> str:
     Examples are whether the training stops or rolls back. The text is empty if the job allows no such decision.
     """
     rolls_back = can_roll_back(job)
-    facts = ["to stop"] * job.stops_early + ["the model is the best"] * (job.stops_early or rolls_back)
-    facts += ["to roll back and halve the step"] * rolls_back
+    facts = ["the training stops"] * job.stops_early
+    facts += ["this model is the best so far"] * (job.stops_early or rolls_back)
+    facts += ["the training returns to an earlier model and halves its step"] * rolls_back
     if not facts:
         return ""
-    listed = f"{', whether '.join(facts[:-1])} and whether {facts[-1]}" if rolls_back else ", whether ".join(facts)
-    return f"after each evaluation whether {listed}, which depends on labels"
+    return f"after each evaluation, yes-or-no answers that depend on labels: whether {', whether '.join(facts)}"
 
 
 def table_error(loss: Loss, step: float) -> float:

@@ -140,25 +140,27 @@ class TransferFamily(Family[TransferJob]):
         n = "n" if facts is None else str(facts.shape.smallest_batch)
         if roles.role(party) == ACTIVE:
             learned = (
-                f"its gradient and the loss, {p} + 1 numbers in each of {steps} steps an exchange: new equations\n"
-                f"about the host's representations of {n} rows, which disclose part of them over a run; scores, one\n"
-                "number for every predicted row, which disclose its representation over several evaluations"
+                f"its gradient and the loss: {p} + 1 numbers in each of {steps} steps of an exchange. They are new "
+                f"equations about the representations of {n} rows, the numbers that the host's network computes from "
+                "its columns, and over a run they disclose a part of these. It also learns one score of every "
+                "predicted row; the scores of several evaluations disclose the row's representation"
                 if sealed
-                else "the host's representations of every row"
+                else "the host's representation of every row: the numbers that its network computes from its columns"
             )
             if moments:
-                learned += ";\nthe mean of u^T u of the host's representations, in every exchange"
+                learned += ". In every exchange it learns the mean of u^T u of the host's representations u"
             return [("learns", learned)]
         learned = (
-            f"its gradient, {p} numbers in each of {steps} steps an exchange, all of them new equations about\n"
-            f"the {n} labels. Least squares ranks the labels after four steps, with an AUC of 0.99 on a public table"
+            f"its gradient: {p} numbers in each of {steps} steps of an exchange. All of them are new equations about "
+            f"the {n} labels: on a public table, four steps were enough to rank the labels by least squares with an "
+            "AUC of 0.99"
             if sealed
             else "y * Phi of every row, whose sign is the label, and the guest's representations"
         )
         if moments:
             learned += (
-                ";\nPhi up to its sign, in every exchange: with it the host can score its rows alone, and one\n"
-                "gradient ranks labels about as well as two"
+                ". In every exchange it learns Phi up to its sign. With Phi the host can score its rows alone, and one "
+                "gradient ranks labels about as well as two gradients without Phi"
             )
         return [("learns", learned), ("keeps", "its network, and so its representations, which follow the labels")]
 
