@@ -58,6 +58,7 @@ from securevfl.protocols.score_ledger.tables import (
     SELECT_ASKED,
     SELECT_VALUE,
     STORE_VALUE,
+    SUBTRACT_UNUSED_PAIR_BITS,
     UNDO_ATTEMPT,
     add_contents,
     add_pair_bits,
@@ -276,6 +277,7 @@ class ScoreLedger:
             peer, model = name_id(tables, query.peer), name_id(tables, query.model)
             keys = [(row, peer, model) for row in query.rows]
             tables.executemany(UNDO_ATTEMPT, keys)
+            tables.executemany(SUBTRACT_UNUSED_PAIR_BITS, keys)
             tables.executemany(DELETE_UNUSED, keys)
 
     def claim(self) -> AbstractContextManager[str]:

@@ -45,6 +45,7 @@ pairs: bits of all scores of a model with pairs, whose requesting party chooses 
 
 ANY_ROW = b""
 """The row of counters that apply to every row."""
+_ANY_MODEL = 0  # the number of no model, for bits that count for every model
 _USED_UP = 1_000_000_000
 
 SELECT_ASKED = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
@@ -53,6 +54,8 @@ INSERT_ADMITTED = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
 INSERT_ASKED = "INSERT OR IGNORE INTO scored VALUES (?, ?, ?, 0, 0, ?, '', NULL, NULL)"
 UNDO_ATTEMPT = "UPDATE scored SET tries = tries - 1, claim = '' WHERE row = ? AND peer = ? AND model = ?"
 DELETE_UNUSED = "DELETE FROM scored WHERE row = ? AND peer = ? AND model = ? AND tries <= 0"
+SUBTRACT_UNUSED_PAIR_BITS = """UPDATE pairs SET bits = bits - (
+    SELECT total(bits) FROM scored WHERE row = ?1 AND peer = ?2 AND model = ?3 AND tries <= 0) WHERE model = ?3"""
 STORE_VALUE = {
     "part": "UPDATE scored SET part = ?, claim = '' WHERE row = ? AND peer = ? AND model = ?",
     "score": "UPDATE scored SET score = ? WHERE row = ? AND peer = ? AND model = ?",
@@ -130,6 +133,7 @@ def use_up_everything(tables: Tables) -> None:
     tables.execute("UPDATE models SET visits = 0")
     tables.execute("UPDATE reserved SET remaining = 0")
     tables.executemany("INSERT OR REPLACE INTO times VALUES (?, ?, ?)", [(ANY_ROW, kind, _USED_UP) for kind in (0, 1)])
+    tables.execute("INSERT OR REPLACE INTO pairs VALUES (?, ?)", (_ANY_MODEL, _USED_UP))
 
 
 def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:

@@ -215,7 +215,7 @@ class OfflinePhase:
             batches: the number of the batch that each iteration of the chunk uses, in order.
         """
         ring, params, products = self._ring, self._params, self.session.products
-        first, base = self._iteration, self._base()
+        first, base = self._iteration, self.state_digest()
         counts = {batch: batches.count(batch) for batch in dict.fromkeys(batches)}
         vectors = self._vectors(counts)
         purposes, schemes = ["steps", "sums"], [products.scheme, self._scheme_of_sums(vectors)]
@@ -333,7 +333,7 @@ class OfflinePhase:
             eventlog.warn(self._context.me, "preprocessing already used", {"chunk": number, "reason": reason})
             return b""
         fits = (chunk.next, chunk.first, chunk.count) == (0, self._iteration, iterations)
-        return chunk.name if fits and chunk.base == self._base() else b""
+        return chunk.name if fits and chunk.base == self.state_digest() else b""
 
     def drop_from(self, first: int) -> None:
         """Remove the chunk with this number, and all chunks with higher numbers."""
@@ -360,7 +360,7 @@ class OfflinePhase:
         chunks = [self.store.chunk(number) for number in self.store.chunk_numbers]
         return iterations * max((chunk.size / chunk.count for chunk in chunks), default=0.0) <= self.store.free_bytes
 
-    def _base(self) -> bytes:
+    def state_digest(self) -> bytes:
         """Return a digest of this party's state before the next chunk; only from this state can the chunk be used."""
         digest = hashlib.sha256(self._iteration.to_bytes(8, "little"))
         for name in sorted(self._r):

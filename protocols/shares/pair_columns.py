@@ -78,7 +78,7 @@ class PairColumns:
     """One share holder's shares of the products of all rows.
 
     Args:
-        params: the agreed parameters of pairs.
+        params: the parameters of pairs on which the share holders agree (pair_weights.py).
         rows: the number of rows.
         name: the name of the shares, which both share holders derive from the same random numbers.
         file: the file that contains the shares, open for reading.
@@ -128,7 +128,7 @@ def share_products(
 
     Args:
         session: a session of encrypted products and transfers.
-        params: the agreed parameters of pairs.
+        params: the parameters of pairs on which the share holders agree (pair_weights.py).
         components: this party's components (n, r) of the training rows, in the order of the batches.
         folder: the folder of preprocessing, which stores the shares for later runs; None to store nothing.
         disk_rows: from this number of rows on, shares are read from a file in place of memory.

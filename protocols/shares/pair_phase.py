@@ -42,7 +42,7 @@ def schemes(params: SharesParams, products: Products) -> tuple[ShareScheme, Shar
     """Return the encryption schemes of steps 1 and 3; all parties obtain the same ones, which depend on sizes only.
 
     Args:
-        params: the agreed parameters of the training, which have pairs.
+        params: the parameters of the training on which all parties agree, for a model with pairs.
         products: the session of encrypted products of the offline phase.
 
     Returns:
@@ -63,7 +63,7 @@ class PairPhase:
 
     Args:
         products: the session of encrypted products of the offline phase.
-        params: the agreed parameters of the training, which have pairs.
+        params: the parameters of the training on which all parties agree, for a model with pairs.
         columns: this party's share of the products of components.
     """
 

@@ -41,7 +41,7 @@ class PairSums:
 
     Args:
         session: the session of the share holders for measurements and scores.
-        params: the agreed parameters of pairs.
+        params: the parameters of pairs on which the share holders agree (pair_weights.py).
     """
 
     def __init__(self, session: SharesSession, params: PairParams) -> None:
@@ -82,8 +82,8 @@ class ColumnsWithPairs:
     """A share holder's columns of some rows together with its components of them.
 
     Attributes:
-        columns: the columns.
-        components: the components (n, r).
+        columns: this party's columns of the rows, as `ForwardSums.block` accepts them.
+        components: this party's components of the same rows (n, r).
         sums: computes the forward sums of pairs.
     """
 

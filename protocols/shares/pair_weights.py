@@ -40,7 +40,7 @@ _MIN_SCALE = 12.0  # coefficients of the update rule are rounded to multiples of
 
 @dataclass(frozen=True)
 class PairParams:
-    """The agreed parameters of pairs.
+    """The parameters of pairs on which the share holders agree.
 
     Attributes:
         active: the number of components of the active party.

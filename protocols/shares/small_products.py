@@ -12,7 +12,7 @@ the transfer for a bit, the sender has two random words z_0 and z_1, and the rec
 
 Comments refer to these steps by number. The message of step 1 looks uniform to the sender, and that of step 2 to the
 receiver. The receiver sends the next step 1 before it receives step 2, so that nobody waits. Both share holders can be
-the sender; each direction has base transfers of its own.
+the sender; each direction has base transfers of its own. *Packed* integers take only the bytes that their bits need.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class WordFactors:
 
     Args:
         context: the context of the session, with its subchannel.
-        peer: the receiver.
-        transfers: the sender of correlated transfers of `count` words each.
+        peer: name of the receiver.
+        transfers: generates the sender's side of correlated transfers with `count` words each.
         ring: the integers modulo 2^L.
         count: the number of words that are multiplied by one integer.
     """
@@ -125,8 +125,8 @@ class SmallFactors:
 
     Args:
         context: the context of the session, with its subchannel.
-        peer: the sender.
-        transfers: the receiver of correlated transfers of `count` words each.
+        peer: name of the sender.
+        transfers: generates the receiver's side of correlated transfers with `count` words each.
         ring: the integers modulo 2^L.
         count: the number of words that are multiplied by one integer.
     """

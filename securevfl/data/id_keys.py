@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from securevfl.errors import IdError
 
 ID_DIGEST = 16
 """Number of bytes of a digest."""
+
+_IDS_PER_BLOCK = 1 << 16
 
 Keys = NDArray[np.uint8]
 """Digests of ids (n, ID_DIGEST)."""
@@ -63,7 +66,12 @@ def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
 
 def id_digests(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
     """Compute the digests (n, ID_DIGEST) of ids, some of which may be equal; raise IdError if a value is no id."""
-    digests = b"".join(b"".join(id_digest(name, value) for value in piece) for piece in pieces)
+    digests = bytearray()
+    for piece in pieces:
+        values = iter(piece)
+        # a block at a time, because a digest as an object takes four times its bytes
+        while block := b"".join(id_digest(name, value) for value in islice(values, _IDS_PER_BLOCK)):
+            digests += block
     return np.frombuffer(digests, np.uint8).reshape(-1, ID_DIGEST)
 
 

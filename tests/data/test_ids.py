@@ -1,9 +1,11 @@
 """The join of many ids by their digests equals a join by Python sets."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.data.id_keys import id_keys, shared_rows
+from securevfl.data.id_keys import ID_DIGEST, id_digests, id_keys, shared_rows
 
 HELD = st.lists(st.integers(0, 40), min_size=1, unique=True)
 
@@ -22,3 +24,15 @@ def test_shared_rows(id_lists: tuple[list[int], ...], lead: int) -> None:
         assert sorted(ids_of[who][row] for who, row in lacking[name]) == sorted(set(others) - set(ids))
         for who, row in lacking[name]:
             assert not any(ids_of[who][row] in ids_of[before] for before in names[: names.index(who)])
+
+
+def test_digests_take_little_more_memory_than_their_bytes() -> None:
+    """Whether the ids come in one piece or in several."""
+    count, digests = 400_000, list[bytes]()
+    for pieces in ([range(count)], [range(count // 2), range(count // 2, count)]):
+        tracemalloc.start()
+        digests.append(id_digests("bank", pieces).tobytes())
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 3 * ID_DIGEST * count + 8_000_000
+    assert digests[0] == digests[1]

@@ -66,7 +66,7 @@ def leaking(job: vfl.Job, shape: RunShape, before: Sequence[Disclosure] = ()) ->
 def test_more_disclosures_never_remove_a_leak(name: str) -> None:
     """Neither earlier ones, nor those of the job itself by larger models, smaller batches or more epochs."""
     job, shape = shapes()[name]
-    for seed in range(30):
+    for seed in range(10):
         before, fewer = drawn_disclosures(np.random.default_rng(seed), 12), leaking(job, shape)
         for number in range(1, len(before) + 1):
             more = leaking(job, shape, before[-number:])

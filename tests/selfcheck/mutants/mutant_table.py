@@ -23,6 +23,7 @@ from selfcheck.mutants.mask_mutants import MUTANTS as MASKS
 from selfcheck.mutants.mutant import Mutant
 from selfcheck.mutants.opening_mutants import MUTANTS as OPENINGS
 from selfcheck.mutants.paillier_mutants import MUTANTS as PAILLIER
+from selfcheck.mutants.pair_mutants import MUTANTS as PAIRS
 from selfcheck.mutants.protocol_mutants import MUTANTS as PROTOCOLS
 from selfcheck.mutants.related_draws_mutants import MUTANTS as RELATED
 from selfcheck.mutants.repeat_mutants import MUTANTS as REPEATS
@@ -49,6 +50,7 @@ MUTANTS: list[Mutant] = [
     *EVIDENCE,
     *SHARES,
     *CARRIES,
+    *PAIRS,
     *STORED,
     *TREES,
     *KERNEL,
