@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from securevfl.consent.sheet_document import SheetTable
 from securevfl.disclosure.outputs import Output
 
-HEADS = ("Party", "Learns", "About", "How many", "Bits", "Share")
+HEADS = ("Party", "Learns", "About", "Number of values", "Bits of one value", "Share, all values together")
 LEARNED_TITLE = "Who learns what, at most, in a complete run"
 LEARNED_NOTE = (
-    "Bits: the size of one value; a value of 8 bits is one of 256. Share: the part of these labels or columns that all "
-    'these values together reveal; "all" means everything. "-" means that the values follow from other lines of this '
-    "table, or that the share is unknown or has no bound."
+    "A value of 8 bits is one of 256. Share: how much of the labels or columns named under About all values of the "
+    "line reveal together."
+)
+ALL_NOTE = '"all" means everything.'
+UNKNOWN_NOTE = (
+    '"-" means that the values follow from other lines of this table, or that the share is unknown or has no bound.'
 )
 SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
 NOTHING_LEARNED = "nothing about a row"
@@ -23,7 +26,10 @@ NOTHING_LEARNED = "nothing about a row"
 
 def learned_note(outputs: Sequence[Output]) -> str:
     """Return the text below the table: the meaning of its columns, and the words of its rows that need a definition."""
-    return " ".join([LEARNED_NOTE, *dict.fromkeys(output.explanation for output in outputs if output.explanation)])
+    cells = {cell for output in outputs for cell in _cells(output)}
+    symbols = [text for symbol, text in (("all", ALL_NOTE), ("-", UNKNOWN_NOTE)) if symbol in cells]
+    explanations = dict.fromkeys(output.explanation for output in outputs if output.explanation)
+    return " ".join([LEARNED_NOTE, *symbols, *explanations])
 
 
 def learned_table(parties: Sequence[str], outputs: Sequence[Output]) -> SheetTable:
@@ -40,7 +46,7 @@ def learned_table(parties: Sequence[str], outputs: Sequence[Output]) -> SheetTab
     for name in dict.fromkeys([*parties, *(output.receiver for output in outputs)]):
         received = [_cells(output) for output in outputs if output.receiver == name]
         rows += received or [(name, NOTHING_LEARNED, "", "", "", "")]
-    return SheetTable(HEADS, tuple(rows), flexible=1, right=(4, 5))
+    return SheetTable(HEADS, tuple(rows), flexible=1, right=(4, 5), widest=10)
 
 
 def _cells(output: Output) -> tuple[str, ...]:

@@ -30,12 +30,14 @@ class SheetTable:
         rows: the cells.
         flexible: index of the column with the longest texts.
         right: indices of the columns that are aligned at the right.
+        widest: maximum width, in characters, of the other columns of the text, unless a word is longer.
     """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     flexible: int
     right: tuple[int, ...] = ()
+    widest: int = 16
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,15 @@ def _section_lines(item: SheetSection) -> list[str]:
     lines = paragraph(item.title, WIDTH, hang="  ")
     if item.table is not None:
         table = item.table
-        lines += text_table(table.heads, table.rows, WIDTH, flexible=table.flexible, right=table.right, indent="  ")
+        lines += text_table(
+            table.heads,
+            table.rows,
+            WIDTH,
+            flexible=table.flexible,
+            right=table.right,
+            indent="  ",
+            widest=table.widest,
+        )
     for number, block in enumerate(item.blocks):
         lines += [""] if number or item.table is not None else []
         if block.heading:

@@ -19,7 +19,8 @@ from securevfl.job import Job
 
 ASSUMPTIONS = (
     "Every party follows the protocol, but may study everything that it receives (semi-honest). Certificates identify "
-    "the parties. SECURITY.md states what a party that deviates from the protocol could learn beyond this sheet."
+    "the parties. If a party breaks the protocol in a way that this sheet does not describe, it could learn more: "
+    "SECURITY.md states what."
 )
 LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
@@ -28,9 +29,10 @@ _OTHERWISE = (
     "reveals."
 )
 REFUSAL = (
-    "Answer no, or do not pass the digest of this sheet to --accept. The others then know the number of your rows "
-    "and columns, and whether the columns are those of your earlier jobs. From the alignment, which came before this "
-    "sheet, they know which of their people are in your table.",
+    "Answer no. If your operator starts the program so that it asks no question, leave out --accept with the digest "
+    "that is printed below this sheet. The others then know the number of your rows and columns, and whether the "
+    "columns are those of your earlier jobs. From the alignment, which came before this sheet, they know which of "
+    "their people are in your table.",
     "With `securevfl ledger --limit columns=5%` you set a limit: your program then refuses a job if all jobs together "
     "would disclose more than 5% of your columns.",
     "What was disclosed once cannot be recalled.",
@@ -44,12 +46,14 @@ def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str
         *_readable_shares(job, roles, facts),
         ("model", f"{job.model.name}, on {job.family.title(job, roles)}"),
     ]
+    statements += [("shares", text)] if (text := job.family.meaning_of_shares(job, roles)) else []
     statements += [("code", line) for line in code_lines(job)]
     if facts is not None:
         sizes = facts.shape
         held_out = f"; {sizes.held_out:,} others measure it (they are held out)" if sizes.held_out else ""
         columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
-        statements += [("rows", f"{sizes.rows:,} train it{held_out}"), ("columns", columns)]
+        rows = f"{sizes.rows:,} train it{held_out}. A row has the data of one id, for example of one person"
+        statements += [("rows", rows), ("columns", columns)]
         decided = [f"{party.name}: {text}" for party in facts.parties if (text := decided_from_values(party.types))]
         statements += [("types", "\n".join(["decided from values:", *decided]))] if decided else []
     return SheetSection(title, (SheetBlock(tuple(statements)),))
@@ -61,7 +65,7 @@ def _readable_shares(job: Job, roles: Roles, facts: RunFacts | None) -> list[Sta
         return []
     requester = job.family.score_requester(job, roles.lead)
     shares = [
-        f"{content.readable_share:.0%} of the differences between rows in one column of {name}"
+        f"{content.readable_share:.0%} of the variation in one column of {name}"
         for name, content in facts.shape.information.items()
         if name != requester
     ]
@@ -69,10 +73,10 @@ def _readable_shares(job: Job, roles: Roles, facts: RunFacts | None) -> list[Sta
         return []
     return [
         (
-            "readable",
+            "risk",
             f"scores of new rows reveal a part of other parties' columns to {requester}. In a test on a sample of "
-            f"rows, such scores explained {', and '.join(shares)}. This is an estimate before the training: the "
-            "scores of the model can reveal more or less",
+            f"rows, {' and '.join(shares)} could be computed from the scores (100% would mean that the column can be "
+            "read). This is an estimate before the training: the scores of the model can reveal more or less",
         )
     ]
 
@@ -113,7 +117,18 @@ def disclosure_sections(
         return [SheetSection("Who learns what", (*blocks, SheetBlock((("", SIZES_TEXT),)))), *before]
     notes = SheetBlock((("", learned_note(facts.outputs)), ("", SIZES_TEXT)))
     learned = SheetSection(LEARNED_TITLE, (notes,), learned_table(roles.parties, facts.outputs))
-    return [learned, *before, *([SheetSection("What follows from it", blocks)] if blocks else [])]
+    return [learned, *_broken_protocol_sections(job, roles, facts), *before, *_consequences(blocks)]
+
+
+def _consequences(blocks: tuple[SheetBlock, ...]) -> list[SheetSection]:
+    """Return the section on what follows from the table, unless nothing does."""
+    return [SheetSection("What follows from the table of who learns what", blocks)] if blocks else []
+
+
+def _broken_protocol_sections(job: Job, roles: Roles, facts: RunFacts) -> list[SheetSection]:
+    """Return a section for each party whose gain from a changed program the family can bound."""
+    texts = {name: job.family.gain_of_deviation(job, roles, name, facts) for name in roles.parties}
+    return [section(f"What {name} could learn if it breaks the protocol", text) for name, text in texts.items() if text]
 
 
 def _later_statements(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[Statement]:
@@ -121,7 +136,7 @@ def _later_statements(job: Job, roles: Roles, facts: RunFacts | None, name: str)
     statements = [("learns", text) for word, text in job.family.statements(job, roles, name, facts) if word == LATER]
     statements += tool_lines(job, roles, facts, name)
     if facts is not None and name == job.family.score_requester(job, roles.lead):
-        statements += [("learns", text) for text in _score_texts(job, facts, name)]
+        statements += [("scores", text) for text in _score_texts(job, facts, name)]
     return without_repeated_words(statements)
 
 
@@ -129,11 +144,11 @@ def _score_texts(job: Job, facts: RunFacts, requester: str) -> list[str]:
     """Compare the bits of a new row's scores with the information content of other parties' rows, if it is known."""
     bits, information = job.family.score_bits(job, facts.shape), facts.shape.information
     compared = [
-        f"{name}: {content.in_words(bits, facts.shape.outputs)}"
+        content.in_words(bits, facts.shape.outputs, name)
         for name, content in information.items()
         if name != requester and bits
     ]
-    return ["\n".join(["each score reveals at most, about the columns of", *compared])] if compared else []
+    return [" ".join(compared)] if compared else []
 
 
 def without_repeated_words(statements: Sequence[Statement]) -> list[Statement]:

@@ -45,14 +45,15 @@ class InformationContent:
     max_share: float
     readable_share: float = 0.0
 
-    def in_words(self, bits: int, outputs: int) -> str:
-        """Describe in words how much of a row can be revealed by its scores, `outputs` numbers of `bits` bits each."""
+    def in_words(self, bits: int, outputs: int, owner: str) -> str:
+        """State how much about a row of `owner` its scores can reveal, `outputs` numbers of `bits` bits each."""
         sent = bits * outputs
-        numbers = f"{outputs} number{'s' * (outputs > 1)} of {bits} bits"
+        numbers = f"{outputs} numbers of {bits} bits" if outputs > 1 else f"{bits} bits"
+        of_row = f"{self.bits:.0f} bits that the columns of {owner} contain about a row"
         if sent >= self.bits:
-            return f"all {self.bits:.0f} bits of a row, by {numbers}"
-        by_numbers = f", by {numbers}" if outputs > 1 else ""
-        return f"{sent} of the {self.bits:.0f} bits of a row ({sent / self.bits:.0%}){by_numbers}"
+            return f"The scores of a row ({numbers}) can reveal all {of_row}."
+        scores = f"the scores of a row ({numbers})" if outputs > 1 else "a score"
+        return f"The {sent} bits of {scores} are at most {sent / self.bits:.0%} of the {of_row}."
 
     @classmethod
     def of(cls, X: Floats) -> InformationContent:

@@ -94,9 +94,9 @@ class Output:
 
     @property
     def amount(self) -> str:
-        """How many values are sent each time, and how often, such as "3 in each of 6 steps"."""
+        """How many values are sent, such as "3 in each of 6 steps", or "3" if they are sent once."""
         values = f"{self.numbers:,}" if self.numbers else f"{self.rows:,} rows" if self.rows else "all"
-        return f"{values}, once" if self.times == 1 else f"{values} in each of {self.times:,} {self.occasion}s"
+        return values if self.times == 1 else f"{values} in each of {self.times:,} {self.occasion}s"
 
     @property
     def share(self) -> str:

@@ -91,6 +91,20 @@ class FamilyOutputs(ABC, Generic[O]):
         """
         return []
 
+    def gain_of_deviation(self, job: O, roles: Roles, party: str, facts: RunFacts) -> str:
+        """Return what a party could learn at most from its outputs if it breaks the protocol; by default no statement.
+
+        Args:
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            roles: the role of each party in the run, such as active or passive.
+            party: the party that breaks the protocol.
+            facts: the facts known before the run.
+
+        Returns:
+            The text for the consent sheet; empty if the family states no maximum.
+        """
+        return ""
+
     def hidden_values(self, job: O, roles: Roles) -> str:
         """Return a sentence of the consent sheet about values that no party learns; empty by default."""
         return ""

@@ -38,16 +38,18 @@ def test_every_sheet_weighs_scores_against_columns(name: str) -> None:
     options = EXAMPLES[name]
     bits = 6 if "counts" in name else 7 if "shares" in name or "trees" in name else 64
     who = "bank" if "to another" in name else "shop"
-    amount = "all " if bits == 64 else f"{bits} of the "
-    sentence = f"each score reveals at most, about the columns of {who}: {amount}"
-    assert sentence in " ".join(sheet(options).split())
+    text = " ".join(sheet(options).split())
+    amount = (
+        r"The scores of a row \(64 bits\) can reveal all" if bits == 64 else f"The {bits} bits of a score are at most"
+    )
+    assert re.search(rf"{amount} .*bits that the columns of {who} contain about a row\.", text)
 
 
 def test_scores_of_several_classes_are_as_many_numbers() -> None:
     shares = {"model": vfl.GeneralLinear(loss="one_vs_rest"), "optimizer": vfl.FedSGD(lr=0.1)}
     for protocol, bits in ((vfl.Protocol(residual="open"), 64), (vfl.Protocol(shares=vfl.Shares(score_bits=3)), 3)):
         text = " ".join(sheet(shares | {"protocol": protocol}, classes=4).split())
-        assert re.search(rf"shop: all \d+ bits of a row, by 4 numbers of {bits} bits", text)
+        assert re.search(rf"\(4 numbers of {bits} bits\) can reveal all \d+ bits that the columns of shop", text)
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(10, 2), (3, 3), (4, 5), (7, 7)])
@@ -65,10 +67,10 @@ def test_score_bits_follow_columns_and_too_few_are_refused(columns: int, bits: i
         assert f'add score_bits = {bits} or scores = "none" to protocol.shares, or accept it with accepts' in text
         text = vfl.explain(vfl.Job(model="logistic", protocol=fewer(bits)), [shop], others={"bank": 3})
         assert "would be refused" not in text
-    assert f"apart: at most {bits} bits" in text
-    assert ("The job allows 7 bits, but rows of shop contain too little information" in text) == (4 <= bits < 7)
+    assert f"rounded to one of {2**bits} values ({bits} bits), in steps of " in text
+    assert ("The job would allow 128 values (7 bits); fewer are used" in text) == (4 <= bits < 7)
     accepted = vfl.explain(vfl.Job(model="logistic", accepts=["scores"]), [shop], others={"bank": 3})
-    assert "apart: at most 7 bits" in accepted
+    assert "rounded to one of 128 values (7 bits)" in accepted
     if bits < 7:  # a number that the job names is disclosed or refused
         named = vfl.explain(vfl.Job(model="logistic", protocol=fewer(7)), [bank, shop])
         assert f"add score_bits = {bits} " in named
@@ -80,16 +82,22 @@ def fewer(bits: int) -> vfl.Protocol:
 
 def test_where_no_score_is_told_none_is_weighed() -> None:
     options = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.1)}
-    assert "each score reveals at most" not in sheet(
-        options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))}
-    )
+    text = sheet(options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))})
+    assert "scores of a row" not in text
+    assert "bits of a score" not in text
 
 
 def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
-    assert InformationContent(19.0, 0.2).in_words(6, 1) == "6 of the 19 bits of a row (32%)"
-    assert InformationContent(40.0, 0.2).in_words(3, 4) == "12 of the 40 bits of a row (30%), by 4 numbers of 3 bits"
-    assert InformationContent(8.0, 0.2).in_words(6, 2) == "all 8 bits of a row, by 2 numbers of 6 bits"
-    assert InformationContent(0.0, 0.0).in_words(6, 1) == "all 0 bits of a row, by 1 number of 6 bits"
+    def words(row_bits: float, bits: int, outputs: int) -> str:
+        text = InformationContent(row_bits, 0.2).in_words(bits, outputs, "shop")
+        assert text.endswith(f"{row_bits:.0f} bits that the columns of shop contain about a row.")
+        return text
+
+    assert words(19.0, 6, 1).startswith("The 6 bits of a score are at most 32% of the 19 bits")
+    several = "The 12 bits of the scores of a row (4 numbers of 3 bits) are at most 30% of the 40 bits"
+    assert words(40.0, 3, 4).startswith(several)
+    assert words(8.0, 6, 2).startswith("The scores of a row (2 numbers of 6 bits) can reveal all 8 bits")
+    assert words(0.0, 6, 1).startswith("The scores of a row (6 bits) can reveal all 0 bits")
 
 
 @pytest.mark.parametrize(("rows", "named"), [(1508, "(test_fraction = 0.27)"), (600, "(test_fraction)")])
@@ -116,8 +124,8 @@ def test_the_sheet_begins_with_the_result_of_the_audits_attack() -> None:
     parties = _tables_with_a_shared_factor()
     job = vfl.Job(model="logistic", epochs=4, test_fraction=0.5)
     ((word, text), *_) = vfl.explain(job, parties).sections[0].blocks[0].statements
-    assert word == "readable"
-    stated = re.search(r" explained (\d+)% of the differences between rows in one column of shop\. ", text)
+    assert word == "risk"
+    stated = re.search(r" (\d+)% of the variation in one column of shop could be computed from the scores ", text)
     assert stated is not None
     audit = run_audit(job, parties, seeds=(0,))
     (attack,) = (inference for inference in audit.inferences if inference.name == "score columns")

@@ -292,12 +292,10 @@ def test_the_page_follows_the_whole_sheet() -> None:
         words, at = words[:place] + "~" + words[place + len(item) :], place
     left = Counter(re.findall(r"[\w()]+", words))
     explained = (
-        "Bits the size of one value a value of bits is one of Share the part of these labels or columns that all "
-        "these values together reveal all means everything means that the values follow from other lines of this table "
-        "or that the share is unknown or has no bound"
+        "A value of bits is one of Share how much of the labels or columns named under About all values of the line "
+        "reveal together"
     )
-    heads = f"readable model rows columns {3 * 'bank columns of shop '} What follows from it"
-    heads += " bank (active holds the labels) could bank learns also"
+    heads = f"risk model shares rows columns {3 * 'bank columns of shop '} bank learns scores"
     assert left == Counter(f"{explained} {heads}".split())
 
 

@@ -299,7 +299,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     assert "the precomputed random numbers of shop are in" in outputs[1][0]
     assert len([*tmp_path.glob("*.csv.ahead/*/chunk-*.ready")]) == 4
     sheets = [error for _, error in both("join", job, "--party", "{}", data="{}.csv", ends=2)]
-    assert all("additive shares" in sheet for sheet in sheets)
+    assert all("secret shares" in sheet for sheet in sheets)
     accept = [sheet.rsplit("--accept ", 1)[1].split()[0] for sheet in sheets]
     outputs = both("join", job, "--party", "{}", data="{}.csv", accept=accept)
     assert re.search(r"^AUC +0\.99", outputs[0][0], re.M)

@@ -280,7 +280,15 @@ class SharesFamily(Family[SharesJob]):
 
     def title(self, job: SharesJob, roles: Roles) -> str:
         """Return a title that names secret sharing."""
-        return "additive shares"
+        return "secret shares"
+
+    def meaning_of_shares(self, job: SharesJob, roles: Roles) -> str:
+        """Return a sentence that explains secret shares and names the two share holders."""
+        (partner, *_) = roles.with_role(PARTNER) or ("its partner",)
+        return (
+            f"each number of the training is split into two parts, one for {roles.lead} and one for {partner}; each "
+            "part alone is a random number"
+        )
 
     def strength(self, job: SharesJob) -> str:
         """Return one line that names the security assumptions and the accuracy of lookup tables."""
@@ -320,8 +328,6 @@ class SharesFamily(Family[SharesJob]):
             statements += [("learns", text)] if (text := stop_decisions_text(job)) else []
         elif facts is None:
             statements.append(("learns", PAIRS_TEXT))
-        else:
-            statements += [("could", text)] if (text := column_share_text(facts)) else []
         if requester in options.open_weights:
             statements.append(("scores", SCORE_PARTS_TEXT.format(asker=requester)))
         if party == requester and options.scores != "none":
@@ -331,25 +337,29 @@ class SharesFamily(Family[SharesJob]):
             statements.append(("scores", PAIR_SCORES_TEXT))
         return statements
 
+    def gain_of_deviation(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts) -> str:
+        """Return what the active party could learn from evaluations with a changed program, for its consent sheet."""
+        return column_share_text(facts, party) if roles.role(party) == ACTIVE else ""
+
     def hidden_values(self, job: SharesJob, roles: Roles) -> str:
         """Return a sentence for the consent sheet about values that nobody learns, because they stay shared."""
-        weights = "weights that the job does not open" if job.protocol.shares.open_weights else "weights of the model"
+        weight = "a weight that the job does not open" if job.protocol.shares.open_weights else "a weight of the model"
         return (
-            "Nobody learns a residual (the error of one prediction), which measured row has which score, or "
-            f"{weights}. Each party has at most a random share of these numbers."
+            "Nobody learns the residual of a row (the error of its prediction), the row to which a measured score "
+            f"belongs, or {weight}. Each party has at most a random share of these numbers."
         )
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:
         """Return one line that states that only the two share holders together can reconstruct the shared values."""
         partner = roles.with_role(PARTNER) or ("its partner",)
         others = [name for name in roles.parties if name not in (roles.lead, partner[0])]
-        parts = f" Of {' and '.join(others)}, they could compute the contribution to the score of each row." * bool(
-            others
+        about_others = (
+            f" Of {' and '.join(others)}, they could compute the contribution to the score of each row. Any other "
+            "parties that pool learn only what each of them learns in any case."
         )
         return (
             f"If {roles.lead} and {partner[0]} pooled their shares, they could compute the score and the residual of "
-            f"every row, and so its label, and the weights of both.{parts} Any other parties that pool learn only "
-            "what each of them learns in any case."
+            f"every row, and so its label, and the weights of both.{about_others if others else ''}"
         )
 
     def participant(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Participant:

@@ -8,8 +8,6 @@ bits. The *capacity* of a disclosure is the number of bits of the data that it i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from securevfl.disclosure.counts import COLUMN_BIT_GROUP, RunShape
@@ -36,8 +34,12 @@ malicious party can choose what {total:,} bits disclose about the labels and the
 
 _SCORES_TEXT = """\
 {asker} can combine a score with its own columns. If one column of another party has most of the
-weight in the model, {asker} can then read this column. A model scores a row once and returns the same score if it is
-asked again. It never scores a row of the training"""
+weight in the model, or if several of its columns rise and fall together, {asker} can then read most of a column. A
+model scores a row once and returns the same score if it is asked again. It never scores a row of the training"""
+
+_UNPROVEN_TEXT = """\
+the maximum for pairs is not proven if the program of {active} also sends wrong numbers while the pairs are shuffled. \
+"""
 
 PAIRS_TEXT = """\
 sums of losses, counts of rows out of range, and pairs of a score and a label in random order"""
@@ -68,9 +70,12 @@ def scores_text(job: SharesJob, shape: RunShape | None, asker: str) -> str:
     bits = quantizer.bits if shape is None else disclosed_score_bits(job, shape, rounding_party(job, shape))
     step, limit = quantizer.size * 2 ** (quantizer.bits - bits), ""
     if shape is not None and bits < quantizer.bits:
+        rounder = rounding_party(job, shape)
+        codes = " and the reason codes" if job.reason_codes else ""
         limit = (
-            f". The job allows {quantizer.bits} bits, but rows of {rounding_party(job, shape)} contain too "
-            "little information for that"
+            f". The job would allow {2**quantizer.bits} values ({quantizer.bits} bits); fewer are used because the "
+            f"scores{codes} of a row may reveal at most a quarter of the {shape.information[rounder].bits:.0f} bits of "
+            f"a row of {rounder}"
         )
     elif (
         options.score_bits is None
@@ -79,45 +84,64 @@ def scores_text(job: SharesJob, shape: RunShape | None, asker: str) -> str:
     ):
         limit = ". It is rounded more if the other party's columns contain little information"
     return (
-        f"a score of each new row, rounded to one of {2**bits} values that are {step:g} apart: at most {bits} bits"
-        f"{limit}. {consequences}"
+        f"a score of each new row, rounded to one of {2**bits} values ({bits} bits), in steps of {step:g} on the scale "
+        f"of the score{limit}. {consequences}"
     )
 
 
-def column_share_text(facts: RunFacts) -> str:
-    """Return words for a consent sheet: how much evaluations disclose about the columns, at most; empty if unknown."""
+def column_share_text(facts: RunFacts, active: str) -> str:
+    """Return words for a consent sheet: how much a changed program can make evaluations disclose about the columns.
+
+    Args:
+        facts: the facts known before the run.
+        active: the party that has the labels and could change its program.
+
+    Returns:
+        The text, with one line for each maximum; empty if the information content of the columns is unknown.
+    """
     outputs = [item for item in facts.outputs if item.group == COLUMN_BIT_GROUP]
     capacity = max((item.capacity for item in outputs), default=0)
     if not capacity:
         return ""
     about = next(iter(outputs)).about
     row_bits = capacity / (facts.shape.rows + facts.shape.held_out)
-    pairs = sum(item.count for item in outputs if item.name == PAIRS)
-    total, of_row = sum(item.count for item in outputs), [min(w, row_bits) for w in _pair_bits(outputs)]
-    jobs = int(MAX_EVALUATION_SHARE * capacity / total) if total else 0
-    enough = f"{jobs:,} jobs like this one stay within it" if jobs else "this job alone exceeds it"
-    share = f"{total / capacity:.2%} of the bits in"
-    of_columns = (
-        f"which is {share} these columns" if len(about) == 1 else f"{share} one party's columns if all are about it"
-    )
+    pairs = [item for item in outputs if item.name == PAIRS]
+    total, of_pairs = sum(item.count for item in outputs), sum(item.count for item in pairs)
+    owners, one = " and ".join(about), len(about) == 1
+    refusing = f"the program of {owners} refuses" if one else f"the programs of {owners} refuse"
+    seeing = f"{owners} sees and accepts" if one else f"{owners} see and accept"
+    of_columns = f"{total / capacity:.2%} of the bits in " + ("these columns" if one else "one party's columns")
     items = [
-        f"deviate from the protocol, that is, use a changed program. It can then choose which facts about the columns "
-        f"of {' and '.join(about)} these values reveal, but at most:",
-        *(
-            f"pairs: {pairs:,} bits about all measured rows together, and {bits:.0f} of the {row_bits:.0f} bits of "
-            "one row"
-            for bits in of_row
-        ),
-        f"sums: {total - pairs:,} bits about any rows, by the sums and the counts",
-        f"total: {total:,} bits, {of_columns}",
-        f"limit: {MAX_EVALUATION_SHARE:.0%} for all jobs together, unless a job accepts more; {enough}",
+        f"With a changed program, {active} can make the values in the table of who learns what reveal other facts "
+        f"about the columns of {owners}, of its choice, but no more than:",
+        *(_pairs_text(item, row_bits, owners if one else "one of these parties") for item in pairs),
+        f"sums: at most {total - of_pairs:,} bits from the sums and counts, which can all be about rows of {active}'s "
+        "choice",
+        f"total: {total:,} bits, which is {of_columns}{'' if one else ' if all are about it'}",
+        f"limit: {refusing} a job if all jobs together would exceed {MAX_EVALUATION_SHARE:.0%}, unless the job file, "
+        f"which {seeing}, permits more. {_jobs_within_limit(total, capacity)}",
+        f"beyond: {_UNPROVEN_TEXT.format(active=active) if pairs else ''}If {active} has a measurement repeated, its "
+        "bits count again (SECURITY.md)",
     ]
     return "\n".join(items)
 
 
-def _pair_bits(outputs: Sequence[Output]) -> list[int]:
-    """Return the number of bits that the opened pairs have for one row; empty if no pairs are opened."""
-    return [item.numbers // item.rows * item.bits for item in outputs if item.name == PAIRS]
+def _pairs_text(output: Output, row_bits: float, owner: str) -> str:
+    """Return the line on the bits that the opened pairs can disclose about all rows, and about one row."""
+    bits = min(output.numbers // output.rows * output.bits, row_bits)
+    return (
+        f"pairs: at most {output.count:,} bits about all {output.rows:,} measured rows together; about any one row at "
+        f"most {bits:.0f} of its {row_bits:.0f} bits ({row_bits:.0f} bits are all that the columns of {owner} contain "
+        "about a row, by an estimate)"
+    )
+
+
+def _jobs_within_limit(bits: int, capacity: int) -> str:
+    """Return a sentence that states how many jobs of `bits` bits stay within the limit for columns of `capacity`."""
+    jobs = int(MAX_EVALUATION_SHARE * capacity / bits) if bits else 0
+    if not jobs:
+        return "This job alone exceeds it"
+    return f"{jobs:,} jobs like this one stay within it" if jobs > 1 else "One job like this one stays within it"
 
 
 def opened_text(facts: RunFacts) -> str:
