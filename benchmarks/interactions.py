@@ -1,6 +1,7 @@
 """What interactions of two parties' columns are worth, and what pairs, the products of their components, find of them.
 
-    python -m benchmarks.interactions [--tables NAMES] [--rows N] [--seeds 5] [--data DIR] [--json FILE]
+    python -m benchmarks.interactions [--tables NAMES] [--rows N] [--seeds 5] [--data DIR] [--shares] [--json FILE]
+    python -m benchmarks.interactions --costs
 
 The tables are generated (`benchmarks.interaction_tables`), or real ones of the folder `--data` by their names in
 `benchmarks.real_tables`. Each is split at random into training rows, a tenth of them held out to choose the model, and
@@ -13,7 +14,8 @@ test rows, whose AUC is printed:
     share     (pairs - trees) / (pooled - additive), the share of the interactions that pairs find
 
 The figures of trees, pairs and boosting are of the same rows, so their differences are paired. A last line states for
-each table whether it meets the target.
+each table whether it meets the target. With `--shares`, a logistic regression with pairs is trained on secret shares
+and by the same steps in floating point. `--costs` measures what pairs add to a training and to a score.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.interaction_costs import cost_rows
+from benchmarks.interaction_shares import shares_row
 from benchmarks.interaction_tables import TABLES
+from benchmarks.interactions_page import store, summary
 from benchmarks.real_tables import TABLES as REAL_TABLES
 from benchmarks.tree_floats import PreparedRows, Steps, outputs_by_iteration, prepared_rows
 from benchmarks.tree_schedule import stopping_point
@@ -49,6 +54,7 @@ STEPS, EVALUATIONS = Steps(1, 10, 2), (10, 20, 30)
 """The steps of trees by default, and the iterations after which their loss is evaluated."""
 COMPONENTS = 16
 TRAINED = 0.75  # share of the rows
+COST_ROWS, SCORED_ROWS = 22_500, 4_000
 Row = dict[str, Any]
 
 
@@ -66,9 +72,7 @@ class Target:
 
     def value(self, rows: Sequence[Row]) -> float:
         """Return the figure of the means of a table's rows."""
-        means = {key: float(np.mean([row[key] for row in rows])) for key in ("additive", "pooled", "trees", "pairs")}
-        gain, gap = means["pairs"] - means["trees"], means["pooled"] - means["additive"]
-        return {"pairs": means["pairs"], "gain": gain, "share": gain / gap}[self.figure]
+        return float(summary(rows)[self.figure])
 
 
 TARGETS = {
@@ -88,6 +92,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--rows", type=int, help="rows of a generated table; by default as many as the real one has")
     options.add_argument("--seeds", type=int, default=5, help="number of generated tables and splits (default: 5)")
     options.add_argument("--data", type=Path, help="the folder of the real tables")
+    options.add_argument("--shares", action="store_true", help="train on secret shares too, and compare with floats")
+    options.add_argument("--costs", action="store_true", help="measure only what pairs cost")
+    options.add_argument("--store", action="store_true", help="store the rows, and draw docs/interactions.md again")
     options.add_argument("--json", type=Path, help="write the rows to this file")
     arguments = options.parse_args(words)
     known = [*TABLES, *(REAL_TABLES if arguments.data else ())]
@@ -96,11 +103,20 @@ def main(words: Sequence[str] | None = None) -> None:
         options.error(f"--tables: unknown names {', '.join(unknown)}; choose from {', '.join(known)}")
     check_writable(arguments.json)
     rows = []
-    for name in names:
+    for name in () if arguments.costs else names:
         for seed in range(arguments.seeds):
             rows.append(table_row(name, seed, rows=arguments.rows, data=arguments.data))
             print(_line(rows[-1]), flush=True)
-        print(_summary(name, [row for row in rows if row["table"] == name]), flush=True)
+        print(_summary(name, [row for row in rows if (row["what"], row["table"]) == ("auc", name)]), flush=True)
+        if arguments.shares and name in TABLES:
+            rows.append(shares_row(name, 0, rows=arguments.rows))
+            print("{table} on shares {shares:.4f}, in floats {floats:.4f}".format(**rows[-1]), flush=True)
+    if arguments.costs:
+        rows = cost_rows(arguments.rows or COST_ROWS, min(SCORED_ROWS, arguments.rows or SCORED_ROWS))
+        print("pairs add {cpu_s:.1f} processor s and {mb:.0f} MB to a training".format(**rows[0]))
+        print("pairs add {cpu_ms:.2f} processor ms and {kb:.1f} kB to a score".format(**rows[1]))
+    if arguments.store:
+        store(SCHEMA, rows)
     if arguments.json:
         arguments.json.write_text(json.dumps(file_content(SCHEMA, rows), indent=1) + "\n", encoding="utf-8")
 
@@ -136,7 +152,7 @@ def table_row(name: str, seed: int, *, rows: int | None = None, data: Path | Non
         scores = {model: path[best - 1][1][:, 0]} | (boosting(train, test) if not further else {})
         figures |= {name: area_under_curve(test.y[:, 0] > 0, f) for name, f in scores.items()}
         figures[f"{model}_iterations"] = best
-    return {"table": name, "seed": seed, "rows": len(parties[0])} | figures
+    return {"what": "auc", "table": name, "seed": seed, "rows": len(parties[0])} | figures
 
 
 def products(components: Sequence[PairComponents], columns: Sequence[Floats]) -> Floats:

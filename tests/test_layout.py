@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -227,6 +228,13 @@ def long_test_names(tree: ast.AST) -> Iterator[Finding]:
             yield node.lineno, node.name
 
 
+@cache
+def parsed_tests() -> dict[Path, ast.AST]:
+    """Return the syntax trees of all files of tests."""
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+
+
 @pytest.mark.parametrize(
     ("count", "limit"),
     [
@@ -241,9 +249,9 @@ def long_test_names(tree: ast.AST) -> Iterator[Finding]:
 def test_tests_pin_little_of_the_structure(count: Callable[[ast.AST], Iterator[Finding]], limit: int) -> None:
     findings = [
         f"{path.relative_to(ROOT)}:{line}: {what}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for path, tree in parsed_tests().items()
         if path != ROOT / "tests" / "builders.py"
-        for line, what in count(ast.parse(path.read_text(encoding="utf-8")))
+        for line, what in count(tree)
     ]
     assert len(findings) <= limit, f"{len(findings)} of at most {limit}:\n" + "\n".join(findings)
 

@@ -26,6 +26,7 @@ WORDS = {  # words for settings on a page
     "trees": "{} trees",
     "depth": "depth {}",
     "bins": "{} bins",
+    "pairs": "pairs of {} components each",
     "ids": "{:,} ids a side",
     "field": "{}",
 }
@@ -204,22 +205,36 @@ def _spent(files: dict[str, Any], part: str, name: str, key: str = "cpu_s") -> f
     return float(rows["loopback"][key]) if "loopback" in rows else None
 
 
-COMPARED_LINEAR = (  # the rows of README: systems without a dealer of triples that reach the pooled AUC
-    ("securevfl, the job of one line", "ours-default"),
-    ("SecretFlow SS-LR on CHEETAH", "secretflow-cheetah"),
-)
+COMPARED = {  # the rows of README: systems without a dealer of triples, by model
+    "linear": (
+        ("logistic regression", "securevfl, the job of one line", "ours-default"),
+        ("logistic regression", "SecretFlow SS-LR on CHEETAH", "secretflow-cheetah"),
+    ),
+    "trees": (
+        ("trees", "securevfl", "ours-trees"),
+        ("trees", "securevfl, with interactions", "ours-pairs"),
+        ("trees", "SecretFlow SGB", "secretflow-sgb"),
+    ),
+}
 
 
 def _speed(files: dict[str, Any]) -> str:
-    """Return the rows of README: AUC and processor seconds of both parties, for systems that have been run."""
-    spent = {words: _spent(files, "linear", name) for words, name in COMPARED_LINEAR}
-    first = next((seconds for seconds in spent.values() if seconds), None)
+    """Return the rows of README: AUC and processor seconds of both parties, for systems that have been run.
+
+    The AUC of a model is stated with its difference from that of the pooled table, and its processor seconds with their
+    ratio to those of the first system that trains a model of the same kind.
+    """
     rows = []
-    for words, name in COMPARED_LINEAR:
-        seconds, auc = spent[words], _spent(files, "linear", name, "auc")
-        if seconds is not None and auc is not None and first is not None:
-            rows.append([words, f"{auc:.4f}", figure(seconds), f"{figure(seconds / first)} x"])
-    return f"\n{_table(['system', 'AUC', 'processor seconds', 'ratio'], rows)}\n"
+    for part, compared in COMPARED.items():
+        spent = {name: _spent(files, part, name) for _, _, name in compared}
+        first = next((seconds for seconds in spent.values() if seconds), None)
+        for model, words, name in compared:
+            seconds, auc = spent[name], _spent(files, part, name, "auc")
+            if seconds is not None and auc is not None and first is not None:
+                difference = f"{auc - files[part]['bar']:+.4f}"
+                rows.append([model, words, f"{auc:.4f}", difference, figure(seconds), f"{figure(seconds / first)} x"])
+    heads = ["model", "system", "AUC", "AUC minus pooled", "processor seconds", "ratio"]
+    return f"\n{_table(heads, rows, left=2)}\n"
 
 
 def _wanted(files: dict[str, Any]) -> str:

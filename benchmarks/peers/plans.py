@@ -146,6 +146,14 @@ SGB = {"trees": 30, "depth": 3, "step": 0.3, "bins": 32, "scheme": "ou", "bits":
 TREE_SYSTEMS = (
     System("ours-trees", "securevfl, trees on shares", OURS_READ, quick=({"trees": 4},), job=_trees),
     System(
+        "ours-pairs",
+        "securevfl, trees with interactions on shares",
+        OURS_READ,
+        settings=({"pairs": 16},),
+        quick=({"trees": 4, "pairs": 4},),
+        job=_trees,
+    ),
+    System(
         "secretflow-sgb",
         "SecretFlow SGB, Okamoto-Uchiyama 2048",
         "the label's holder decrypts the sums of gradients of every bin of the other's columns; the other reads which "

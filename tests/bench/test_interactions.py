@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.interaction_tables import TABLES
 from benchmarks.interactions import TARGETS, products
+from benchmarks.interactions_page import PAGE, PLACE, drawn
 from benchmarks.tree_floats import PreparedRows, Steps, outputs_by_iteration
 from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
@@ -22,6 +23,12 @@ def test_every_generated_table_has_a_target_and_both_classes() -> None:
         other, _ = table.parties(400, seed=1)
         assert np.array_equal(bank.X, again.X), name
         assert not np.array_equal(bank.X, other.X), name
+
+
+def test_the_page_follows_from_the_stored_figures() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert PLACE.search(text)
+    assert drawn(text) == text, "python -m benchmarks.interactions --store"
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ ALONE = {  # by benchmark: arguments of runs without a real table
     "defences": ["--seeds 1 breast_cancer"],
     "full_batch": ["--rows 200 --columns 2 3 --rounds 2 --json OUT/rows.json"],
     "fuzz": ["--frames 10 --live 1 --json OUT/rows.json"],
-    "interactions": ["--tables exclusive-or --rows 600 --seeds 1 --json OUT/rows.json"],
+    "interactions": ["--tables exclusive-or --rows 600 --seeds 1 --shares --json OUT/rows.json", "--costs --rows 600"],
     "iteration_bytes": ["--rows 600 --columns 2"],
     "learning_picture": ["OUT/learning.svg"],
     "mode_picture": ["OUT/mode.svg"],

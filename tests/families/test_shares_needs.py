@@ -119,7 +119,7 @@ TOO_LARGE: dict[str, tuple[int, dict[str, Any], list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("case", TOO_LARGE)
-def test_explain_refuses_what_a_run_refuses_with_a_remedy_that_works(case: str) -> None:
+def test_explain_refuses_what_a_run_refuses(case: str) -> None:
     rows, keys, remedies = TOO_LARGE[case]
     parties = noise_parties((2, 2), rows=rows)
     job = block_descent_job(**keys)

@@ -37,6 +37,7 @@ PUBLIC = {
     "ResidualKey",
     "ServerLimits",
     "ShareStored",
+    "PairGreeting",
     "StartIteration",
     "SumKey",
     "SumPublicKey",

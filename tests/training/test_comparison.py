@@ -253,7 +253,7 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_interactions_are_one_more_joint_model_and_one_more_measurement(tmp_path: Path) -> None:
+def test_interactions_are_one_more_joint_model(tmp_path: Path) -> None:
     """The label is the exclusive or of the signs of a column of each party, which trees of one party do not learn."""
     draw, rows = np.random.default_rng(3), 1600
     blocks = [draw.normal(size=(rows, 9)) for _ in range(2)]
@@ -274,7 +274,7 @@ def test_interactions_are_one_more_joint_model_and_one_more_measurement(tmp_path
     assert len({entry.run for entry in ledgers["shop"].read().entries}) == 4
 
 
-def test_pairs_of_the_job_are_those_of_the_model_with_interactions_alone() -> None:
+def test_pairs_of_the_job_are_those_of_one_model() -> None:
     for model in (vfl.Trees(trees=4, pairs=3), vfl.Logistic(pairs=3)):
         jobs = compared_jobs(vfl.Job(model=model, test_fraction=0.25))
         assert [compared.model.pairs for compared in jobs.values()] == [0, 0, 0, 3]

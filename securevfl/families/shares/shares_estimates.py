@@ -49,8 +49,8 @@ LINE_BYTES_PER_SECOND = 300e6 / 8  # of a line of 300 Mbit/s, for the estimated 
 # 256 products), or for one row, product and iteration
 PAIR_SHARE_BYTES = 22
 PAIR_SHARE_SECONDS = 4e-7
-PAIR_ITERATION_SECONDS = 1e-7
-PAIR_QUERY_BYTES = 75  # bytes of queries and replies for one row and iteration
+PAIR_ITERATION_SECONDS = 1.5e-7
+PAIR_QUERY_BYTES = 320  # bytes of queries and replies for one row and iteration
 
 # fitted to measurements of `securevfl train` with all tables in one process (`python -m benchmarks.estimates`)
 ONE_PROCESS_BYTES = 2.75e8
