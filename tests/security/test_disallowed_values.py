@@ -165,6 +165,7 @@ def served(folder: Path) -> Act:
 HERE: dict[str, Callable[[Path], Act]] = {
     "may stop": may_stop,
     "may roll back": may_roll_back,
+    "pairs": lambda folder: decided(model=vfl.Logistic(pairs=2), optimizer=vfl.BlockDescent(), evaluate_every=0),
     "decision": decision,
     "block newton": block_newton,
     "choice": choice,
@@ -199,6 +200,9 @@ REFUSED: dict[str, list[Lie]] = {
     "HolderKeys.publics": [Lie("shares", always(()))],
     "ProductQuery.batch": [Lie("shares", more), Lie("predict shares", more)],
     "ProductReply.batch": [Lie("shares", more)],
+    "PairGreeting.rows": [Lie("pairs", more)],
+    "PairGreeting.active": [Lie("pairs", more)],
+    "PairGreeting.partner": [Lie("pairs", more)],
     "OutOfRangeCount.total": [Lie("shares", with_bit(1, 2))],
     "LossSum.total": [Lie("shares", with_bit(3, 7))],
     "RoundedScores.finer": [Lie("predict shares", always(1)), Lie("predict shares", always(-1))],
