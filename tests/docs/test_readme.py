@@ -97,9 +97,9 @@ def test_two_machines_train_by_five_commands(tmp_path: Path, free_port: Callable
 
 
 OUTPUT_PHRASES = {
-    "pairs of a score and a label in random order": "a shuffled list of rounded scores, each with its label",
-    "sums of losses": "the sum of the losses of held-out people",
-    "counts of rows out of range": "the number of people whose score was out of range",
+    "pairs of a score and a label in random order": "a list of the rounded scores of the held-out people in random order, each with its label",
+    "sums of losses": "the sum of the losses (errors) of the held-out people",
+    "counts of rows out of range": "how many of at most 1,024 of its people had a score that was too large for the arithmetic",
 }
 """The words of the page for each output of the default job."""
 
