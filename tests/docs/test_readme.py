@@ -115,6 +115,6 @@ def test_who_learns_what_names_every_output_of_the_default_job() -> None:
     _, _, bank, shop, _ = row.split("|")
     for phrase in OUTPUT_PHRASES.values():
         assert phrase in bank, phrase
-    assert shop.startswith(" nothing with the default options."), "the default job discloses nothing to the shop in its evaluations"
+    assert shop.startswith(" nothing with the default options."), "evaluations disclose nothing to the shop"
     (score,) = [output for output in outputs if "score" in output.name]
     assert score.group != "training"
