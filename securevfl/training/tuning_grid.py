@@ -144,7 +144,7 @@ def tuned_job(job: Job) -> Job:
         )
     if not job.test_fraction:
         raise _unusable("alternatives are compared on held-out rows, and it has none", "set test_fraction = 0.25")
-    overshoots = job.may_roll_back
+    overshoots = job.optimizer.may_overshoot and job.evaluates_between_rounds
     job = job.model_copy(update={"optimizer": job.optimizer.without_early_stop()})
     ends_early = isinstance(job.model, LinearModel) and job.model.ends_early
     if job.stops_early and not ends_early:

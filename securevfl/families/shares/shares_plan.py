@@ -336,9 +336,8 @@ def _step_sizes(optimizer: BlockDescent, rollbacks: int, pair_rank: int) -> tupl
     Without pairs, every rollback halves the step. With pairs, additive weights take safe steps after the first one.
     Let r be the largest number of components of a party. If both parties have the same components, whitened and about
     normal, then the largest eigenvalue of the second moments of their products is r + 2, and for independent components
-    it is 1. So weights of pairs start at 0 again after the first rollback, and their steps are those of additive weights
-    divided by r + 2. If the loss increases nevertheless, they stay at 0 from the second rollback on. Then every step is
-    safe.
+    it is 1. So weights of pairs start at 0 again after the first rollback, with the additive steps divided by
+    r + 2. If the loss increases nevertheless, they stay at 0 from the second rollback on, and every step is safe.
     """
     if not pair_rank:
         return 0.5**rollbacks, 0.0
