@@ -36,7 +36,7 @@ from benchmarks.interaction_shares import shares_row
 from benchmarks.interaction_tables import TABLES
 from benchmarks.interactions_page import store, summary
 from benchmarks.real_tables import TABLES as REAL_TABLES
-from benchmarks.tree_floats import PreparedRows, Steps, outputs_by_iteration, prepared_rows
+from benchmarks.tree_floats import PAIR_RIDGE, PreparedRows, Steps, outputs_by_iteration, prepared_rows
 from benchmarks.tree_schedule import stopping_point
 from benchmarks.trees import HELD_OUT
 from securevfl.base.arrays import Floats
@@ -92,6 +92,12 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--rows", type=int, help="rows of a generated table; by default as many as the real one has")
     options.add_argument("--seeds", type=int, default=5, help="number of generated tables and splits (default: 5)")
     options.add_argument("--data", type=Path, help="the folder of the real tables")
+    options.add_argument(
+        "--ridge",
+        type=float,
+        default=PAIR_RIDGE,
+        help="ridge of pairs in units of that of trees (default: 5); not stored",
+    )
     options.add_argument("--shares", action="store_true", help="train on secret shares too, and compare with floats")
     options.add_argument("--costs", action="store_true", help="measure only what pairs cost")
     options.add_argument("--store", action="store_true", help="store the rows, and draw docs/interactions.md again")
@@ -105,7 +111,7 @@ def main(words: Sequence[str] | None = None) -> None:
     rows = []
     for name in () if arguments.costs else names:
         for seed in range(arguments.seeds):
-            rows.append(table_row(name, seed, rows=arguments.rows, data=arguments.data))
+            rows.append(table_row(name, seed, rows=arguments.rows, data=arguments.data, ridge=arguments.ridge))
             print(_line(rows[-1]), flush=True)
         print(_summary(name, [row for row in rows if (row["what"], row["table"]) == ("auc", name)]), flush=True)
         if arguments.shares and name in TABLES:
@@ -115,13 +121,15 @@ def main(words: Sequence[str] | None = None) -> None:
         rows = cost_rows(arguments.rows or COST_ROWS, min(SCORED_ROWS, arguments.rows or SCORED_ROWS))
         print("pairs add {cpu_s:.1f} processor s and {mb:.0f} MB to a training".format(**rows[0]))
         print("pairs add {cpu_ms:.2f} processor ms and {kb:.1f} kB to a score".format(**rows[1]))
-    if arguments.store:
+    if arguments.store and arguments.ridge == PAIR_RIDGE:
         store(SCHEMA, rows)
     if arguments.json:
         arguments.json.write_text(json.dumps(file_content(SCHEMA, rows), indent=1) + "\n", encoding="utf-8")
 
 
-def table_row(name: str, seed: int, *, rows: int | None = None, data: Path | None = None) -> Row:
+def table_row(
+    name: str, seed: int, *, rows: int | None = None, data: Path | None = None, ridge: float = PAIR_RIDGE
+) -> Row:
     """Return the AUCs of one table and split.
 
     Args:
@@ -129,6 +137,7 @@ def table_row(name: str, seed: int, *, rows: int | None = None, data: Path | Non
         seed: seed of the generated table and of the split.
         rows: number of rows of a generated table; None for its usual number.
         data: the folder of the real tables, or None.
+        ridge: the ridge penalty of pairs, in units of that of trees.
 
     Returns:
         The row.
@@ -147,7 +156,7 @@ def table_row(name: str, seed: int, *, rows: int | None = None, data: Path | Non
     pairs = [products(components, rows.columns) for rows in sets]
     figures: Row = {"products": pairs[0].shape[1]}
     for model, further in (("trees", ()), ("pairs", pairs)):
-        path = outputs_by_iteration(job, sets, STEPS, further)
+        path = outputs_by_iteration(job, sets, STEPS, further, pair_ridge=ridge)
         best, _ = stopping_point(EVALUATIONS, [job.model.loss.value(f, held_out.y).mean() for f, _ in path])
         scores = {model: path[best - 1][1][:, 0]} | (boosting(train, test) if not further else {})
         figures |= {name: area_under_curve(test.y[:, 0] > 0, f) for name, f in scores.items()}

@@ -6,7 +6,8 @@ blocks of weights theta_k,
     theta_k -= step / K * P_k X_k^T g / n        P_k = (X_k^T X_k / (4 n) + ridge * I)^-1
 
 The products of two parties' components (pairs) are one more block, if there are any. Their matrix X^T X is not known to
-either party, so P is the number 1 / (1 / 4 + 5 * ridge), which is right for uncorrelated columns of variance 1.
+either party, so P is the number 1 / (1 / 4 + r * ridge), which is right for uncorrelated columns of variance 1. The
+package has r = 5.
 """
 
 from __future__ import annotations
@@ -97,7 +98,12 @@ def _complete(rows: PreparedRows) -> PreparedRows:
 
 
 def outputs_by_iteration(
-    job: Job, sets: Sequence[PreparedRows], steps: Steps, products: Sequence[Floats] = ()
+    job: Job,
+    sets: Sequence[PreparedRows],
+    steps: Steps,
+    products: Sequence[Floats] = (),
+    *,
+    pair_ridge: float = PAIR_RIDGE,
 ) -> list[tuple[Floats, ...]]:
     """Train on the first set of rows, and return the outputs of the others after every iteration.
 
@@ -106,6 +112,7 @@ def outputs_by_iteration(
         sets: the training rows, then further sets.
         steps: the step sizes.
         products: the products (n, d) of the components of two parties in each set; empty for a model without pairs.
+        pair_ridge: the ridge penalty of products, in units of that of trees.
 
     Returns:
         For each iteration, the outputs (n, 1) of each further set.
@@ -118,7 +125,7 @@ def outputs_by_iteration(
     blocks, *others = [rows.inputs for rows in sets]
     if products:
         blocks, *others = [[*inputs, X] for inputs, X in zip([blocks, *others], products, strict=True)]
-        inverse.append(np.full((1, 1), 1 / (0.25 + PAIR_RIDGE * ridge)))
+        inverse.append(np.full((1, 1), 1 / (0.25 + pair_ridge * ridge)))
     points = [np.zeros((X.shape[1], 1)) for X in blocks]
     previous, path = [theta.copy() for theta in points], []
     for t in range(1, ITERATIONS + 1):

@@ -22,6 +22,7 @@ CALLED_BY_OTHERS = {
     ("training/cross_validation.py", "y"): "a score of scikit-learn",
     ("organisations/http_endpoints.py", "request"): "an endpoint of starlette",
     ("organisations/monitor.py", "request"): "an endpoint of starlette",
+    ("cli/entry.py", "frame"): "a handler of signals",
     ("cli/signals.py", "frame"): "a handler of signals",
     ("cli/live.py", "task"): "a column of rich",
     ("cli/main.py", "version"): "an option whose callback ends the command",

@@ -85,6 +85,7 @@ MORE = {  # the only functions that may have more arguments, and how many
     "simulate.simulate": 11,
     "run_shape.derive_run_shape": 9,
     "predict.predict_with": 10,
+    "compare.compare_with": 9,
     "align.align_privately": 10,
 }
 

@@ -184,10 +184,6 @@ def _footnotes(out: Any, rows: Sequence[dict[str, Any]]) -> None:
     here = machine()
     if any(row["estimated"] for row in rows):
         out.print("\n* measured on a part of the rows and columns, and extrapolated to all of them", soft_wrap=True)
-    out.print(
-        "\ntimes phe: phe's time divided by that of the engine; by CPU: the same ratio of processor times, which "
-        "depend less on other programs",
-        soft_wrap=True,
-    )
+    out.print("\ntimes phe: phe's time divided by that of the engine; by CPU: in processor time", soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
     out.print(f"\n{here['processor']}, {here['cores']} cores, load {here['load_average']}; {versions}", soft_wrap=True)

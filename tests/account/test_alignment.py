@@ -21,7 +21,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import DataError, LeakageError, SecureVFLError
 from securevfl.organisations.align import align_privately
-from securevfl.protocols.alignment import psi, psi_many, psi_transfers
+from securevfl.protocols.alignment import psi, psi_many, psi_transfers, psi_work
 from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal, Secrets
 from securevfl.runtime.channel import Channel
@@ -147,8 +147,6 @@ class Dictionary:
         def ask(channel: Channel) -> None:
             journal = Journal()
             work = AlignmentWork(channel, canonical_ids(piece), active="bank", passives=["shop"], journal=journal)
-            if self.transfers:
-                work.min_transfer_rows = 1
             if self.first is not None:
                 self._resume_with_other_ids(work, journal)
             self.first = self.first or journal
@@ -182,6 +180,8 @@ class Dictionary:
 
             with monkeypatch.context() as patch:
                 patch.setattr(psi_many, "intersect", learn)
+                if self.transfers:
+                    patch.setattr(psi_work, "MIN_ROWS_FOR_TRANSFERS", 1)
                 with pytest.raises(Stop):
                     run_threads({"bank": self.bank(piece), "shop": self.shop}, WallClock, timeout=20)
 

@@ -372,8 +372,8 @@ def test_a_seal_of_an_older_version_is_accepted(account: Account) -> None:
     record = counter.read()
     assert record is not None
     assert record.seal
-    whole = hashlib.sha256(account.path.read_bytes()).digest()
-    counter.write(commit_counter.CommitRecord(record.number + 1, record.state, seal=whole))
+    file_digest = hashlib.sha256(account.path.read_bytes()).digest()
+    counter.write(commit_counter.CommitRecord(record.number + 1, record.state, seal=file_digest))
     assert account.count() == 1
 
 

@@ -55,9 +55,9 @@ def test_scores_are_those_of_floats() -> None:
     train, test = (getattr(run.job.schedule(3000), name) for name in ("train", "test"))
     y = np.asarray(parties[0].y)
     expected = pair_scores(run.job, blocks[:2], 2.0 * y - 1, train)
-    found = run.decision({party.name: party.X for party in parties})[:, 0]
-    assert np.corrcoef(found[test], expected[test])[0, 1] > 0.996
-    assert abs(roc_auc_score(y[test], found[test]) - roc_auc_score(y[test], expected[test])) < 0.004
+    scores = run.decision({party.name: party.X for party in parties})[:, 0]
+    assert np.corrcoef(scores[test], expected[test])[0, 1] > 0.996
+    assert abs(roc_auc_score(y[test], scores[test]) - roc_auc_score(y[test], expected[test])) < 0.004
 
 
 def test_one_seed_gives_one_model_up_to_rounding() -> None:

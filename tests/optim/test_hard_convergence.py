@@ -139,4 +139,4 @@ def test_epochs_that_end_a_training_early_are_reported() -> None:
     run, notices = train(large_weights(), "open", epochs=10)
     assert run.costs.rounds == 10
     (notice,) = [notice for notice in notices if "has not converged" in notice]
-    assert "in the last one the loss still decreased by 0.0" in notice
+    assert "in the last one the loss still decreased by a share of 0.0" in notice

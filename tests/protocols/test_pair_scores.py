@@ -136,16 +136,16 @@ def attacked(case: Case, limit: float | None, folder: Path, events: list[Event])
 
 def test_chosen_components_are_stopped_by_the_account(tmp_path: Path) -> None:
     case = Case(sizes=(3, 2))
-    found = attacked(case, None, tmp_path / "free", [])
-    mine, theirs = (found["states"][name].pairs for name in "ab")
+    attack = attacked(case, None, tmp_path / "free", [])
+    mine, theirs = (attack["states"][name].pairs for name in "ab")
     pairs = case.pairs
     theta = pairs.weights(RULE, mine.opened, result=True) + pairs.weights(RULE, theirs.masks, result=True)
     Theta = pairs.ring.signed(pairs.ring.reduce(theta)).astype(float).reshape(pairs.partner, pairs.active)
     # Rounding to 1/32 hides little of the component with the largest weights, whose scores span more than 1.
     component = int(np.abs(Theta).sum(axis=0).argmax())
-    chosen = np.flatnonzero(found["a"][:, component])
-    combination = found["b"][chosen] @ Theta[:, component]
-    scores = found["f"][chosen, 0]
+    chosen = np.flatnonzero(attack["a"][:, component])
+    combination = attack["b"][chosen] @ Theta[:, component]
+    scores = attack["f"][chosen, 0]
     known = np.isfinite(scores)
     assert abs(np.corrcoef(scores[known], combination[known])[0, 1]) > 0.9  # the requester reads what it chose
 

@@ -224,12 +224,12 @@ def test_weights_descend_as_in_floats(run: tuple[Case, dict[str, Any]]) -> None:
     a, b = (results[name][0][-1].pairs for name in "ab")
     theta = pairs.ring.signed(pairs.ring.reduce(pairs.weights(RULE, a.opened) + pairs.weights(RULE, b.masks)))
     unit = 2.0 ** (encoding.f_x + encoding.f_theta - pairs.shift) * COMPONENT_STEP**2
-    wanted = np.zeros(pairs.products)
+    expected = np.zeros(pairs.products)
     for coefficient, (batch, g) in zip(RULE.row(ITERATIONS), opened_residuals(case, results), strict=True):
         phi = case.phi[case.batches[batch]] * COMPONENT_STEP**2
         factor = float(pairs.factor(len(g))) / pairs.rows  # 1 / n, to the nearest integer ratio
-        wanted -= coefficient * RATE * factor * (phi.T @ (g / encoding.residual_unit))
-    assert np.abs(theta / unit - wanted).max() < 0.05 * max(np.abs(wanted).max(), 0.05)
+        expected -= coefficient * RATE * factor * (phi.T @ (g / encoding.residual_unit))
+    assert np.abs(theta / unit - expected).max() < 0.05 * max(np.abs(expected).max(), 0.05)
 
 
 def test_forward_sums_of_new_rows_contain_the_pairs() -> None:

@@ -13,20 +13,20 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 ENCODING = FixedPointEncoding(rows=4, rate=1.0, table_bits=6)
 
 
-@pytest.mark.parametrize("rest", [0, 1, 5, 7])
-@pytest.mark.parametrize("whole", [0, 3, 62])
-def test_an_index_is_the_floor_or_one_less(whole: int, rest: int) -> None:
-    """Over all fractions of h_A, in eighths: the floor in (rest + 1) of 8 cases, and one less in the others."""
+@pytest.mark.parametrize("eighths", [0, 1, 5, 7])
+@pytest.mark.parametrize("floor", [0, 3, 62])
+def test_an_index_is_the_floor_or_one_less(floor: int, eighths: int) -> None:
+    """Over all fractions of h_A, in eighths: the floor in (eighths + 1) of 8 cases, and one less in the others."""
     unit = np.uint64(1 << (ENCODING.shift - 3))
     mask = np.uint64((1 << ENCODING.bits) - 1)
-    H = np.uint64(8 * whole + rest) * unit
+    H = np.uint64(8 * floor + eighths) * unit
     counts: Counter[int] = Counter()
     for fraction in range(8):
         h_A = np.uint64(8 * 17 + fraction) * unit
         h_B = (H - h_A) & mask
         counts[(int(ENCODING.index(h_A)) + int(ENCODING.index(h_B))) % 64] += 1
-    assert counts == Counter({whole % 64: rest + 1, (whole - 1) % 64: 7 - rest})
-    lower, upper = ENCODING.knots[(whole - 1) % 64], ENCODING.knots[whole % 64]
+    assert counts == Counter({floor % 64: eighths + 1, (floor - 1) % 64: 7 - eighths})
+    lower, upper = ENCODING.knots[(floor - 1) % 64], ENCODING.knots[floor % 64]
     assert upper - lower in (1.0, -63.0)  # entry i belongs to the sum i + 1
 
 

@@ -246,7 +246,7 @@ def test_half_of_the_bits_or_a_weight_a_row_is_refused(to: str) -> None:
     many = binary_parties(rows=80, columns=90)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("rank",)) as refused:
         vfl.simulate(opened_weights_job(to).model_copy(update=without), many)
-    assert str(refused.value).startswith(f"{to}:")
+    assert str(refused.value).startswith(f"disclosure to {to}:")
     few = binary_parties(rows=100, columns=10 if to == "shop" else 60)
     few[1 if to == "bank" else 0] = vfl.Party(
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True

@@ -263,6 +263,7 @@ def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession
         _record_model=lambda: b"model",
         ledger=ledger,
         max_bits_per_row=information_bits / 4,
+        _max_pair_bits=None,
     )
     return SharesParticipant._begin_scoring(player, 1), ledger
 

@@ -25,7 +25,7 @@ from securevfl.crypto.transfers import base_transfers, okvs, ot_extension, vole_
 from securevfl.crypto.transfers.vole import VoleReceiver, VoleSender
 from securevfl.crypto.transfers.vole_pieces import VoleSize
 from securevfl.crypto.transfers.vole_prf import PrfHash
-from securevfl.errors import CryptoError, LeakageError, PeerLost
+from securevfl.errors import CryptoError, LeakageError, PeerLost, ProtocolError
 from securevfl.protocols.alignment import psi, psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Points
 from securevfl.runtime.abort import Abort
@@ -141,7 +141,7 @@ def granted() -> Outcome:
             work.min_transfer_rows = many
             (psi.align_active if leads else psi.align_passive)(work)
 
-        with suppress(LeakageError, PeerLost):
+        with suppress(LeakageError, PeerLost, ProtocolError):
             run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
         sent = [event for event in events if event.me == "P1" and event.direction == "send"]
         if any(not isinstance(event.message, AlignmentHello | Abort) for event in sent):

@@ -156,7 +156,7 @@ MUTANTS = [
         "the end that offers takes the numbers of the first block for all",
         _BLOCKS,
         "output",
-        patched(edited(TransferSender, "extend", ("self._octets, start, q", "self._octets, 0, q"))),
+        patched(edited(TransferSender, "_block", ("self._octets, start, q", "self._octets, 0, q"))),
     ),
     Mutant(
         "spent marks of one digit",
