@@ -71,7 +71,7 @@ class StopDecision(DisclosingMessage, frozen=True):
     Attributes:
         stop: the training ends, because the target is reached or the model no longer improves.
         is_best: no earlier evaluation was better.
-        roll_back: the training has diverged; it continues from the best model with half the step size.
+        roll_back: the training has diverged; it continues from the best model with shorter steps.
     """
 
     stop: bool

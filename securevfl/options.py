@@ -270,6 +270,15 @@ class JobOptions(Config):
         return self.evaluation_interval > 0 or self.optimizer.smallest_gain is not None
 
     @property
+    def may_roll_back(self) -> bool:
+        """Whether evaluations may show that steps are too long, so that the training rolls back.
+
+        No step of weights of pairs is safe for all columns, because the products of two parties' components may be
+        correlated.
+        """
+        return self.evaluates_between_rounds and (self.optimizer.may_overshoot or self.model.pair_rank > 0)
+
+    @property
     def stopping(self) -> Patience | None:
         """When a training stops because it no longer improves: by `patience`, or by the optimizer's early stop."""
         if (gain := self.optimizer.smallest_gain) is None:
@@ -287,7 +296,7 @@ class JobOptions(Config):
 
         0 if there are no such messages.
         """
-        return self.evaluation_interval if self.stops_early or self.optimizer.may_overshoot else 0
+        return self.evaluation_interval if self.stops_early or self.may_roll_back else 0
 
 
 def _required(value: Any) -> Any:

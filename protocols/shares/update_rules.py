@@ -172,6 +172,8 @@ class FixedCoefficients(LinearRule):
         result_row: maps t to the coefficients of the model after t iterations; None if it is the weights themselves.
         last_of_result: the same for an intercept, which does not decay.
         has_intercept: whether the last weight is an intercept.
+        pair_row: the same as `row` for weights of pairs; None if their coefficients do not differ.
+        pair_result_row: the same as `result_row` for weights of pairs; None if their coefficients do not differ.
     """
 
     row: Coefficients
@@ -180,6 +182,8 @@ class FixedCoefficients(LinearRule):
     result_row: Coefficients | None = None
     last_of_result: Coefficients | None = None
     has_intercept: bool = False
+    pair_row: Coefficients | None = None
+    pair_result_row: Coefficients | None = None
 
     def step(self, state: Words, change: Words, iteration: int) -> Words:
         """Return the state after one more iteration: the change is appended to all earlier ones."""
@@ -196,9 +200,9 @@ class FixedCoefficients(LinearRule):
         return self._combined(state, self.result_row, self.last_of_result)
 
     def coefficients(self, iterations: int, *, result: bool = False) -> Sequence[float]:
-        """Return the coefficients of all changes so far; see `LinearRule.coefficients`."""
-        row = self.result_row if result and self.result_row is not None else self.row
-        return row(iterations)
+        """Return the coefficients of all gradients of pairs so far; see `LinearRule.coefficients`."""
+        row, result_row = self.pair_row or self.row, self.pair_result_row or self.result_row
+        return (result_row if result and result_row is not None else row)(iterations)
 
     def with_intercept(self) -> LinearRule:
         """Return the rule for a party whose last weight is an intercept, which does not decay."""

@@ -533,13 +533,14 @@ def _check_compare_options(context: typer.Context, search: option_groups.SearchO
         refuse_unused(context, ("interactions",), "with --grid", "choose `pairs` in the job's model")
     grid = {"grid"} if search.grid else set()
     if party is None:
-        used = COMPARE_TABLES | {"ledger", "interactions"} | grid
-        refuse_all_except(context, used, "if all tables are on this computer", "name your party with --party")
+        here = COMPARE_TABLES | {"ledger", "interactions"} | grid
+        refuse_all_except(context, here, "if all tables are on this computer", "name your party with --party")
         return
     stored = {"save", "checkpoints"} if search.grid else set()
     refuse_unused(context, {"save", "checkpoints"} - stored, "without --grid", "add --grid, which stores a model")
     refuse_unused(context, ("query",), "with --party", "read the table with `securevfl fetch` before it is aligned")
-    refuse_all_except(context, COMPARE_TABLES | COMPARE_SESSION | grid | stored, "with --party")
+    used = COMPARE_TABLES | COMPARE_SESSION | {"interactions"} | grid | stored
+    refuse_all_except(context, used, "with --party")
 
 
 def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, DisclosureLedger] | None:

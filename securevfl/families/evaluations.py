@@ -56,14 +56,13 @@ class EvaluationSchedule:
             The schedule.
         """
         fixed = job.optimizer.evaluation_rounds(rounds, subset_rounds)
-        may_roll_back = job.optimizer.may_overshoot and job.evaluates_between_rounds
         return cls(
             rounds,
             job.evaluation_interval,
             job.decision_interval,
             job.stopping is not None,
             fixed=fixed,
-            may_roll_back=may_roll_back,
+            may_roll_back=job.may_roll_back,
         )
 
     @classmethod

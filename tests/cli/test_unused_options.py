@@ -24,11 +24,11 @@ MODES: dict[str, tuple[list[str], set[str]]] = {
     ),
     "compare --grid": (
         ["compare", "job.toml", "--grid", "l2=0.1,1"],
-        SESSION | {"--peers", "--accept", "--folds", "--scoring", "--save", "--checkpoints"},
+        SESSION | {"--peers", "--accept", "--folds", "--scoring", "--save", "--checkpoints", "--interactions"},
     ),
     "compare --alone": (
         ["compare", "job.toml", "--grid", "l2=0.1,1", "--alone"],
-        SESSION | {"--peers", "--accept", "--ledger", "--save", "--checkpoints"},
+        SESSION | {"--peers", "--accept", "--ledger", "--save", "--checkpoints", "--interactions"},
     ),
     "compare --party": (
         ["compare", "job.toml", "--party", "bank"],
@@ -36,7 +36,7 @@ MODES: dict[str, tuple[list[str], set[str]]] = {
     ),
     "compare --party --grid": (
         ["compare", "job.toml", "--party", "bank", "--grid", "l2=0.1,1"],
-        {"--query", "--folds", "--scoring"},
+        {"--query", "--folds", "--scoring", "--interactions"},
     ),
     "explain": (["explain", "job.toml"], {"--scores", "--searched", "--classes"}),
     "explain --year": (["explain", "job.toml", "--year"], {"--html", "--details", "--classes", "--grid"}),

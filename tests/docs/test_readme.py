@@ -97,9 +97,9 @@ def test_two_machines_train_by_five_commands(tmp_path: Path, free_port: Callable
 
 
 OUTPUT_PHRASES = {
-    "pairs of a score and a label in random order": "a shuffled list of rounded scores, each with its label",
-    "sums of losses": "the sum of the losses of held-out people",
-    "counts of rows out of range": "the number of people whose score was out of range",
+    "pairs of a score and a label in random order": "a list of the rounded scores of the held-out people",
+    "sums of losses": "the sum of the losses (errors) of the held-out people",
+    "counts of rows out of range": "how many of at most 1,024 of its people had a score that was too large",
 }
 """The words of the page for each output of the default job."""
 
@@ -115,6 +115,6 @@ def test_who_learns_what_names_every_output_of_the_default_job() -> None:
     _, _, bank, shop, _ = row.split("|")
     for phrase in OUTPUT_PHRASES.values():
         assert phrase in bank, phrase
-    assert shop.startswith(" nothing;"), "the default job discloses nothing to the shop in its evaluations"
+    assert shop.startswith(" nothing with the default options."), "evaluations disclose nothing to the shop"
     (score,) = [output for output in outputs if "score" in output.name]
     assert score.group != "training"

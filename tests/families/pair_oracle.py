@@ -41,7 +41,8 @@ def pair_scores(
     """
     n = len(train)
     plan = make_plan(job, rows=n, batches=1, parties=2, rollbacks=rollbacks)  # type: ignore[arg-type]
-    assert isinstance(plan.rule, FixedCoefficients)
+    rule = plan.rule
+    assert isinstance(rule, FixedCoefficients)
     A, B = (standardised(X, train) for X in tables)
     A = np.column_stack([A, np.ones(len(A))])
     blocks = [A, B, products_of(*tables, train, job.model.pair_rank)]
@@ -51,9 +52,9 @@ def pair_scores(
     start = np.log((y[train] > 0).mean() / (y[train] < 0).mean())
     changes: list[list[Floats]] = []
 
-    def weights(row: Sequence[float]) -> list[Floats]:
+    def weights(row: Sequence[float], pair_row: Sequence[float]) -> list[Floats]:
         total = [
-            -sum((c * u[k] for c, u in zip(row, changes, strict=True)), np.zeros(X.shape[1]))
+            -sum((c * u[k] for c, u in zip((row, row, pair_row)[k], changes, strict=True)), np.zeros(X.shape[1]))
             for k, X in enumerate(blocks)
         ]
         total[0][-1] += start
@@ -63,10 +64,11 @@ def pair_scores(
         return np.sum([X[rows] @ w for X, w in zip(blocks, theta, strict=True)], axis=0)
 
     for iteration in range(job.epochs):
-        f = outputs(weights(plan.rule.row(iteration)), train)
+        f = outputs(weights(rule.row(iteration), rule.coefficients(iteration)), train)
         g = -y[train] / (1 + np.exp(y[train] * f))
         changes.append([plan.rate / n * P @ (X[train].T @ g) for X, P in zip(blocks, steps, strict=True)])
-    return outputs(weights(plan.rule.coefficients(job.epochs, result=True)), slice(None))
+    last = (rule.result_row or rule.row)(job.epochs)
+    return outputs(weights(last, rule.coefficients(job.epochs, result=True)), slice(None))
 
 
 def shared_exclusive_or(rows: int, seed: int = 0, columns: int = 3) -> tuple[list[Floats], np.ndarray]:

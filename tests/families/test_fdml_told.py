@@ -66,7 +66,7 @@ def test_a_server_that_stores_plain_outputs_is_a_learner() -> None:
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED") as refused:
         vfl.simulate(open_job.model_copy(update={"epochs": 30}), fdml_parties())
     assert set(refused.value.fields["leaks"]) == {"columns"}
-    assert any(line.startswith("server:") for line in str(refused.value).splitlines())
+    assert any(line.startswith("disclosure to server:") for line in str(refused.value).splitlines())
     assert not any(learner == "server" for learner, _ in columns(fdml_job(), fdml_parties()))
 
 

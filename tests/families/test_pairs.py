@@ -11,8 +11,9 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.errors import ConfigError
-from securevfl.families.shares.shares_plan import make_plan, pair_params
+from securevfl.families.shares.shares_plan import can_roll_back, make_plan, pair_params
 from securevfl.protocols.shares.iteration import MaskedGradient
+from securevfl.protocols.shares.update_rules import FixedCoefficients
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.builders import make_job, parties_of, raises_code
@@ -101,15 +102,35 @@ def test_an_interrupted_training_resumes(cut: int, chunk: int | None, tmp_path: 
     assert run.metrics["auc"] > 0.68
 
 
-def test_steps_that_are_too_long_are_rolled_back() -> None:
-    """With equal columns at both parties, products are far from uncorrelated, and steps of twice the size diverge."""
+@pytest.mark.parametrize(("rows", "noise", "rollback"), [(800, 1.0, [20, 10]), (4000, 0.01, [10, 0])])
+@pytest.mark.parametrize("first", [1.0, 2.0])
+def test_a_training_on_correlated_columns_rolls_back_and_learns(
+    rows: int, noise: float, rollback: list[int], first: float
+) -> None:
+    """With similar columns at both parties, products are correlated, and steps of pairs increase the loss."""
     rng = np.random.default_rng(3)
-    X = rng.normal(size=(800, 4))
-    y = (X[:, 0] * X[:, 1] + rng.logistic(size=800) > 0).astype(int)
-    parties = parties_of([X, X + 0.01 * rng.normal(size=X.shape)], y)
-    run = vfl.simulate(make_job({}, model=vfl.Logistic(pairs=12), **BASE), parties)
-    assert run.active.state["sizes"]["rollbacks"]
-    assert run.metrics["loss"] < 0.7
+    X = rng.normal(size=(rows, 4))
+    y = (X[:, 0] + X[:, 0] * X[:, 1] + rng.logistic(size=rows) > 0).astype(int)
+    parties = parties_of([X, X + noise * rng.normal(size=X.shape)], y)
+    keys = BASE if first == 2 else BASE | {"optimizer": {"name": "block_descent"}, "epochs": 30, "evaluate_every": 10}
+    run, alone = (
+        vfl.simulate(make_job({}, model=vfl.Logistic(pairs=pairs), **keys | {"test_fraction": 0.25}), parties)
+        for pairs in (12, 0)
+    )
+    assert run.active.state["sizes"]["rollbacks"] == [rollback]
+    assert run.metrics["loss"] < alone.metrics["loss"] + 0.01
+    assert run.metrics["auc"] > alone.metrics["auc"] - 0.01
+
+
+def test_pairs_keep_their_weights_after_the_second_rollback() -> None:
+    """From then on, the training takes only steps that are safe for all columns."""
+    job = vfl.Job.from_dict({"model": {"name": "logistic", "pairs": 4}} | BASE)
+    rollbacks = ((10, 0), (20, 10))
+    assert [can_roll_back(job, rollbacks[:number]) for number in range(3)] == [True, True, False]  # type: ignore[arg-type]
+    rule = make_plan(job, rows=900, batches=1, parties=2, rollbacks=rollbacks).rule  # type: ignore[arg-type]
+    assert isinstance(rule, FixedCoefficients)
+    assert not np.any(rule.coefficients(30))
+    assert np.all(np.array(rule.row(30))[20:] > 0)
 
 
 def test_several_batches_train_pairs() -> None:

@@ -89,8 +89,8 @@ INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
 LARGE_TABLE_NUMBERS = 1 << 18  # for tables with more values than this, freed memory is returned to the system
 _ROLLBACK_REASON = (
-    "the loss increased, because steps longer than the safe step are too long for these columns. The step size is "
-    "halved"
+    "the loss increased, because steps longer than the safe step are too long for these columns. The next steps are "
+    "shorter"
 )
 
 
@@ -395,7 +395,7 @@ class SharesParticipant(Participant):
         return loss_has_risen(losses, measurement, self._model.risen)
 
     def roll_back(self, best: State | None) -> None:
-        """Return to an earlier model, or to the start; the next iterations use half the step size."""
+        """Return to an earlier model, or to the start; the next iterations use shorter steps."""
         target = 0 if best is None else best["visits"]
         self._facts = self.facts.rolled_back(self.exchanges, target)
         self._measurements.roll_back(self.exchanges, target)

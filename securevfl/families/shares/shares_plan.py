@@ -57,7 +57,6 @@ MAX_REMEMBERED_ITERATIONS = 2048
 # a training with l2 needs this number of iterations times the square root of the condition number of its objective; the
 # error of the weights is then e^-3 of that at the start
 MAX_PAIR_NUMBERS = 1 << 29  # products of all rows: at most 2.7 GB on disk at each share holder
-MIN_PAIR_STEP = 1 / 8  # with pairs, steps are halved down to this size
 ROOTS_PER_TRAINING = 1.5
 
 Combination = Callable[[int], Floats]
@@ -118,7 +117,7 @@ def make_plan(
             curvature, penalty = max(1.0, bound / parties), _penalty_of(job, bound)
         if optimizer.momentum or penalty is not None:
             _check_remembered(job.epochs, batches)
-        rate, rule = _block_descent(optimizer, iterations, blocks, rollbacks, momentum, penalty)
+        rate, rule = _block_descent(optimizer, iterations, blocks, rollbacks, momentum, penalty, job.model.pair_rank)
     else:
         rate, rule = _descent(job, optimizer, batches, parties)
         curvature = 1.0
@@ -321,13 +320,31 @@ def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floa
 def can_roll_back(job: SharesJob, rollbacks: Rollbacks = ()) -> bool:
     """Whether an evaluation can make the training roll back.
 
-    That is so if steps are longer than the size that is safe for any columns, and the job evaluates between rounds. No
-    size is safe for all products of two parties' components, because they may be correlated.
+    That is so if the job may roll back at all, and steps after the rollbacks so far are longer than the size that is
+    safe for any columns. Steps of pairs are safe only if they are 0.
     """
-    step = job.optimizer.first / 2 ** len(rollbacks)
     optimizer = job.optimizer
-    safe = MIN_PAIR_STEP if job.model.pair_rank else 1
-    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > safe and job.evaluates_between_rounds
+    if not (isinstance(optimizer, BlockDescent) and optimizer.momentum and job.may_roll_back):
+        return False
+    size, pair_size = _step_sizes(optimizer, len(rollbacks), job.model.pair_rank)
+    return size * optimizer.first > 1 or pair_size > 0
+
+
+def _step_sizes(optimizer: BlockDescent, rollbacks: int, pair_rank: int) -> tuple[float, float]:
+    """Return the step sizes of additive weights and of weights of pairs after some rollbacks, as parts of the first.
+
+    Without pairs, every rollback halves the step. With pairs, additive weights take safe steps after the first one.
+    Let r be the largest number of components of a party. If both parties have the same components, whitened and about
+    normal, then the largest eigenvalue of the second moments of their products is r + 2, and for independent components
+    it is 1. So weights of pairs start at 0 again after the first rollback, with the additive steps divided by
+    r + 2. If the loss increases nevertheless, they stay at 0 from the second rollback on, and every step is safe.
+    """
+    if not pair_rank:
+        return 0.5**rollbacks, 0.0
+    if not rollbacks:
+        return 1.0, 1.0
+    size = min(1.0, 1 / optimizer.first)
+    return size, size / (pair_rank + 2) if rollbacks == 1 else 0.0
 
 
 def _momentum_of(job: SharesJob, batches: int) -> MomentumMethod:
@@ -344,13 +361,14 @@ def _block_descent(
     rollbacks: Rollbacks,
     momentum: MomentumMethod,
     penalty: Penalty | None,
+    pair_rank: int,
 ) -> tuple[float, LinearRule]:
     """Return the step size and the rule of block descent.
 
     Gradients are computed at points y, and the model is the last y or a mean of the latest ones (`_mean_weights`), also
     if the training ends early. A step of size 1 is safe: it decreases the loss for any columns. After a rollback the
-    training continues from the y of an earlier iteration with half the step size, and momentum starts again. The
-    gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations are at most 1.
+    training continues from the y of an earlier iteration with shorter steps (`_step_sizes`), and momentum starts again.
+    The gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations are at most 1.
 
     Args:
         optimizer: the options of block descent, such as its step size.
@@ -359,6 +377,7 @@ def _block_descent(
         rollbacks: for each rollback, the number of iterations before it and the iteration that it returned to.
         momentum: the form of the momentum while steps are safe; longer ones use Nesterov's.
         penalty: the l2 penalty, or None.
+        pair_rank: the largest number of components of a party; 0 for a model without pairs.
 
     Returns:
         The step size and the rule.
@@ -366,12 +385,20 @@ def _block_descent(
     rate = optimizer.first / parties
     if not optimizer.momentum and penalty is None:
         return rate, Descent()
-    points, models = _combinations(optimizer, iterations, rollbacks, momentum, penalty)
+    if pair_rank and rollbacks:  # the heavy-ball method would need safe steps of pairs as well
+        momentum = MomentumMethod.NESTEROV if momentum == MomentumMethod.HEAVY_BALL else momentum
+    sizes = [_step_sizes(optimizer, number, pair_rank) for number in range(len(rollbacks) + 1)]
+    additive = [size for size, _ in sizes]
+    points, models = _combinations(optimizer, iterations, rollbacks, momentum, penalty, additive)
     rule = FixedCoefficients(_as_list(points), result_row=_as_list(models))
+    if pair_rank and rollbacks:
+        of_pairs = [pair_size for _, pair_size in sizes]
+        points, models = _combinations(optimizer, iterations, rollbacks, momentum, penalty, of_pairs, from_zero=True)
+        rule = replace(rule, pair_row=_as_list(points), pair_result_row=_as_list(models))
     if penalty is None:
         return rate, rule
     # the intercept has no penalty, but takes the same steps with the same momentum as all weights
-    points, models = _combinations(optimizer, iterations, rollbacks, momentum, replace(penalty, decay=0.0))
+    points, models = _combinations(optimizer, iterations, rollbacks, momentum, replace(penalty, decay=0.0), additive)
     return rate, replace(rule, last=_as_list(points), last_of_result=_as_list(models))
 
 
@@ -381,23 +408,32 @@ def _combinations(
     rollbacks: Rollbacks,
     momentum: MomentumMethod,
     penalty: Penalty | None,
+    sizes: Sequence[float],
+    *,
+    from_zero: bool = False,
 ) -> tuple[Combination, Combination]:
     """Return functions that map t to the coefficients (t,) of all gradients so far; see `_block_descent`.
+
+    `sizes` has the step size before the first rollback and after each one, as parts of the optimizer's step size. After
+    a rollback the weights continue from those of an earlier iteration, or from 0 if `from_zero`.
 
     The first one is for the point y after t iterations, the second one for the model, which may be a mean of the points
     since the last rollback.
     """
     targets, decay = dict(rollbacks), 0.0 if penalty is None else optimizer.first * penalty.decay
     root = None if penalty is None else penalty.root
-    step, start = 1.0, 0
+    number, step, start = 0, 1.0, 0
     steps = _steps(optimizer, momentum, 1.0, iterations, root)
     previous, y, rows = np.zeros(iterations), np.zeros(iterations), [np.zeros(0)]
     phases = list[tuple[int, bool]]()  # for each t, the last rollback before it, and whether heavy-ball steps follow it
     for s in range(iterations + 1):
         if s in targets:
-            step, start = step / 2, s
+            number, start = number + 1, s
+            step = sizes[number]
             steps = _steps(optimizer, momentum, step, iterations - s, root)
-            previous = y = -np.pad(rows[targets[s]], (0, iterations - targets[s]))
+            restarts = from_zero and s < iterations  # the last evaluation restores a model and trains no further
+            restored = np.zeros(s) if restarts else rows[targets[s]]
+            previous = y = -np.pad(restored, (0, iterations - len(restored)))
             rows[s] = -y[:s]
         phases.append((start, bool(steps)))
         if s == iterations:

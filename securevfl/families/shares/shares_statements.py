@@ -171,7 +171,8 @@ def stop_decisions_text(job: SharesJob) -> str:
     rolls_back = can_roll_back(job)
     facts = ["the training stops"] * job.stops_early
     facts += ["this model is the best so far"] * (job.stops_early or rolls_back)
-    facts += ["the training returns to an earlier model and halves its step"] * rolls_back
+    change = "shortens its steps" if job.model.pair_rank else "halves its step"
+    facts += [f"the training returns to an earlier model and {change}"] * rolls_back
     if not facts:
         return ""
     return f"after each evaluation, yes-or-no answers that depend on labels: whether {', whether '.join(facts)}"
