@@ -266,7 +266,7 @@ def test_sheet_ledger_and_audit_know_a_foreign_output(
     members: list[vfl.Party] = [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol()}
     relayed = rounds_job(**options, accepts=["columns", "seen_by_server"])
-    row = ("hub", "sums of means, of 180 rows", "columns of shop, telco", "180 in each of 3 epochs", "64")
+    row = ("hub", "sums of means (of 180 rows)", "columns of shop, telco", "180 in each of 3 epochs", "64")
     assert next(cells for cells in learned_rows(vfl.explain(relayed, members)) if cells[0] == "hub")[:5] == row
     ledgers = {party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in members}
     vfl.simulate(relayed, members, ledgers=ledgers)

@@ -51,8 +51,9 @@ KEYS: dict[str, Any] = {
 ELSEWHERE = {
     "exposure": "models of counts", "reshuffle": "not on shares", "max_label_auc": "not on shares",
     "model.l2": "needs the scale standard on shares", "optimizer.early_stop": "sets its own evaluations",
+    "model.pairs": "opens no weights",
 }  # fmt: skip
-"""Fields that a job on shares cannot have, and why; the open job below has them."""
+"""Fields that a job on shares cannot have next to the others, and why; the jobs below have them."""
 OPEN_KEYS: dict[str, Any] = {
     key: value for key, value in KEYS.items() if key not in ("protocol", "optimizer", "scale", "target", "patience")
 } | {
@@ -119,6 +120,13 @@ EARLY_STOP_KEYS = {
 }
 
 
+PAIR_KEYS = {
+    **{key: value for key, value in KEYS.items() if key not in ("reason_codes", "optimizer", "batch_size", "protocol")},
+    "model": {"name": "logistic", "pairs": 4},
+    "protocol": "shares",
+}
+
+
 def shortened(job: vfl.Job) -> vfl.Job:
     return _shortened(job, random_parties(2, rows=200))[0]
 
@@ -133,7 +141,9 @@ DERIVATIONS: dict[str, tuple[Callable[[vfl.Job], vfl.Job], set[str]]] = {
 
 
 @pytest.mark.parametrize("kind", DERIVATIONS)
-@pytest.mark.parametrize("keys", [KEYS, OPEN_KEYS, EARLY_STOP_KEYS], ids=["shares", "open", "early stop"])
+@pytest.mark.parametrize(
+    "keys", [KEYS, OPEN_KEYS, EARLY_STOP_KEYS, PAIR_KEYS], ids=["shares", "open", "early stop", "pairs"]
+)
 def test_every_other_derivation_keeps_all_that_is_not_listed(kind: str, keys: dict[str, Any]) -> None:
     job = vfl.Job(**keys)
     derive, listed = DERIVATIONS[kind]
