@@ -285,11 +285,10 @@ class PredictionSession:
         part, job = self._part, self._job
         leads = name == part.parties[0]
         is_helper = received.role == PARTNER and not leads
-        codes = 0 if name == part.asker else job.reason_codes
         allowed = {
             "role": is_helper or job.family.accepts_role(received.role, leads=leads),
             "number of rows": NO_TABLE <= received.rows <= MAX_ROWS,
-            "number of reason codes": 0 <= received.codes <= codes,
+            "number of reason codes": 0 <= received.codes <= job.reason_codes,
         }
         for stated, permitted in allowed.items():
             if not permitted:

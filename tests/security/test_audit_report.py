@@ -17,7 +17,7 @@ from securevfl.cli.main import app
 from securevfl.consent.learned_table import LEARNED_TITLE, learned_table
 from securevfl.consent.sheet_document import WIDTH
 from securevfl.families.run_facts import pooled_run_facts
-from tests.disclosure.test_documents_agree import table_in
+from tests.disclosure.test_disclosed_the_same import table_in
 
 MUTANT = {mutant.name: mutant for mutant in MUTANTS}
 

@@ -74,7 +74,7 @@ def test_cached_exchanges_reveal_as_fedbcd_weighted_rows_more() -> None:
 def test_the_guard_counts_them_before_anything_runs() -> None:
     limited = celu_job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=60), 0).model_copy(update={"max_label_auc": 0.7})
     sheet = vfl.explain(limited, bank_and_stranger(0))
-    refusal = next(text for text in sheet.split("\n\n") if "would be refused: stranger" in text)
+    refusal = next(text for text in sheet.split("\n\n") if "would be refused: disclosure to stranger" in text)
     assert "0.98" in refusal
     assert f"p = {COLUMNS} equations about n x c = {BATCH}" in sheet
     alone = limited.model_copy(update={"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=3)})

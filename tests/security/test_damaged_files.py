@@ -261,6 +261,11 @@ def damaged(full: bytes) -> Iterator[bytes]:
     yield full * 2
 
 
+def _content(ledger: bytes) -> bytes:
+    """Return a ledger without the fields of SQLite's header that count changes and name the version of SQLite."""
+    return ledger[:24] + ledger[28:40] + ledger[44:92] + ledger[100:]
+
+
 @pytest.mark.parametrize("stored", KEPT, ids=lambda item: item.name)
 def test_a_changed_file_is_refused(
     stored: Kept, part: ModelPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -272,6 +277,8 @@ def test_a_changed_file_is_refused(
     stored.read(path)
     for spoilt in damaged(full):
         path.write_bytes(spoilt)
+        if stored.name == "ledger" and _content(spoilt) == _content(full):
+            continue  # SQLite's backup command sets these fields anew, so they are no part of the digest
         if stored.name == "spent names" and full.startswith(spoilt):
             continue  # a truncated line is tested in tests/protocols/test_spent_names.py
         with pytest.raises(SecureVFLError) as refused:
@@ -320,6 +327,7 @@ TESTED = {  # written by this file, or by the named one
 }
 OTHERWISE = {
     "protocols/score_ledger/database": "tests/protocols/test_score_ledger.py",
+    "protocols/shares/pair_columns": "a digest for each chunk of rows, and one of the components that were shared",
     "consent/agreed_sheets": "a line that is not as it was agrees to no sheet",
     "data/store": "tests/data/test_store.py: its head; rows are read by place",
 }

@@ -209,7 +209,7 @@ REFUSED: dict[str, list[Lie]] = {
     "PredictionHandshake.run": [Lie("served", more)],
     "PredictionHandshake.rows": [Lie("served", more), Lie("served", always(-2))],
     "PredictionHandshake.role": [Lie("served", always("passive"), "bank"), Lie("served", always("active"), "shop")],
-    "PredictionHandshake.codes": [Lie("served", always(3), "shop"), Lie("served", always(1), "bank")],
+    "PredictionHandshake.codes": [Lie("served", always(3), "shop"), Lie("served", always(3), "bank")],
     "ReasonCodes.names": [Lie("served", always(("=code",)))],
     "ScoreRequest.rows": [Lie("served", always(11)), Lie("served", always(-1))],
     "ServerLimits.max_ids": [Lie("served", always(0))],

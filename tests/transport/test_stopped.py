@@ -215,7 +215,7 @@ def test_a_port_of_another_program_is_named(meeting: Any, start: Start) -> None:
             other.listen()
             out, errors = (shop := start("shop", "--listen", f"[::]:{port}")).communicate(timeout=240)
             assert (shop.returncode, out) == (2, "")
-            assert f"cannot listen on port {port}: another program listens on" in errors
+            assert f"another program listens on port {port} of" in errors
             assert '"listening"' not in meeting.log("shop")
 
 
