@@ -1,6 +1,5 @@
 """An audit reports the disclosures of a job. It passes if that is declared, and fails if the code is broken."""
 
-from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -119,8 +118,8 @@ def test_inferences_without_messages_and_of_sums_are_marked() -> None:
         "The party shop can tell, for each person, the label of bank from its own columns and a few labels, without "
         "any message (0.90; chance 0.50).",
     ]
-    one = "; 1 strong inference is possible"
-    assert f"{one} from the declared output{one} without any message" in audit.verdict
+    one = "1 strong inference is possible"
+    assert f"{one} from the declared output; {one} without any message" in audit.verdict
 
 
 def test_a_broken_protocol_ends_with_one(audited_parties: list[vfl.Party]) -> None:
@@ -157,7 +156,7 @@ def test_text_and_page_state_every_output(sealed: Audit, audited_parties: list[v
     assert len(rows) > 2
     assert [row for row in table_in(html(sealed)) if row[2]] == [row for row in rows if row[2]]
     printed = text(sealed).partition(LEARNED_TITLE)[2].partition("\nbank (active)")[0]
-    words = Counter(printed.split())
+    words = set(printed.replace(";", " ").split())  # narrow columns become "name: value; .."
     for row in rows:
-        assert set(" ".join(row).split()) <= set(words), row
+        assert set(" ".join(row).split()) <= words, row
     assert max(map(len, text(sealed).splitlines())) <= WIDTH
