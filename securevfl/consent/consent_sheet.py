@@ -350,7 +350,7 @@ def _details(job: Job, roles: Roles, facts: RunFacts | None) -> list[SheetSectio
         *([("not on", f"shares, because {why_not_shares}")] if why_not_shares else []),
         *_weight_statements(job),
         ("encrypted", family.strength(job)),
-        *([("openings", line)] if facts is not None and (line := family.opened_values(job, facts)) else []),
+        *([("openings", line)] if (line := family.common_statements(job, roles, facts).get("openings")) else []),
     ]
     declared = run_declarations(family, job, roles)
     messages = [

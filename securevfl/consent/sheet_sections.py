@@ -46,7 +46,7 @@ def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str
         *_readable_shares(job, roles, facts),
         ("model", f"{job.model.name}, on {job.family.title(job, roles)}"),
     ]
-    statements += [("shares", text)] if (text := job.family.meaning_of_shares(job, roles)) else []
+    statements += [("shares", text)] if (text := job.family.common_statements(job, roles, facts).get("shares")) else []
     statements += [("code", line) for line in code_lines(job)]
     if facts is not None:
         sizes = facts.shape
@@ -161,7 +161,7 @@ def without_repeated_words(statements: Sequence[Statement]) -> list[Statement]:
 
 def nobody_section(job: Job, roles: Roles) -> SheetSection:
     """Return the section on values that nobody learns."""
-    hidden = job.family.hidden_values(job, roles)
+    hidden = job.family.common_statements(job, roles, None).get("nobody")
     return section("What nobody learns", *([hidden] if hidden else []), _OTHERWISE)
 
 

@@ -105,17 +105,23 @@ class FamilyOutputs(ABC, Generic[O]):
         """
         return ""
 
-    def hidden_values(self, job: O, roles: Roles) -> str:
-        """Return a sentence of the consent sheet about values that no party learns; empty by default."""
-        return ""
-
     @abstractmethod
     def coalitions(self, job: O, roles: Roles) -> str:
         """Return one line for the consent sheet: which groups of parties together could learn more than declared."""
 
-    def opened_values(self, job: O, facts: RunFacts) -> str:
-        """Return one line that states how many values a run decrypts or opens; empty if it states nothing."""
-        return ""
+    def common_statements(self, job: O, roles: Roles, facts: RunFacts | None) -> dict[str, str]:
+        """Return the statements that the consent sheets of all parties have in common; by default none.
+
+        Args:
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            roles: the role of each party in the run, such as active or passive.
+            facts: the facts of the run; without them, there is no statement on numbers of values.
+
+        Returns:
+            Texts by word: "shares" explains secret shares, "openings" states how many values a run decrypts or opens,
+            and "nobody" names values that no party learns.
+        """
+        return {}
 
     @abstractmethod
     def message_protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:

@@ -78,10 +78,6 @@ class JobRules(ABC, Generic[O]):
     def title(self, job: O, roles: Roles) -> str:
         """Return a title that names the protocols of a run in a few words."""
 
-    def meaning_of_shares(self, job: O, roles: Roles) -> str:
-        """Return a sentence that explains secret shares, if the title names them."""
-        return ""
-
     @abstractmethod
     def strength(self, job: O) -> str:
         """Return the security assumption and the key strength in one line."""

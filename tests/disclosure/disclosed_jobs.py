@@ -29,6 +29,7 @@ from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.families import FAMILIES, leak_kinds
 from securevfl.families.facts import RunFacts
+from securevfl.families.message_declarations import run_roles
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 
@@ -137,10 +138,13 @@ def _sorted(items: Iterable[Disclosure]) -> list[Any]:
 def counted(job: Job, facts: RunFacts) -> dict[str, Any]:
     """Return the counts of a job, the numbers in its leaks and opened values, and the bits of a score."""
     family, shape = job.family, facts.shape
+    statements = family.common_statements(job, run_roles(family, job, facts.parties), facts)
     return {
         "counts": _sorted(disclosures_of(facts.outputs)),
         "leaks": sorted([leak.name, leak.who, *_NUMBERS.findall(leak.what)] for leak in leaks(job, shape)),
-        "openings": _NUMBERS.findall(family.opened_values(job, facts)),
+        "openings": _NUMBERS.findall(
+            family.common_statements(job, run_roles(family, job, facts.parties), facts).get("openings", "")
+        ),
         "bits of a score": family.score_bits(job, shape),
     }
 

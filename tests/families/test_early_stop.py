@@ -15,6 +15,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError
 from securevfl.families import leak_kinds
 from securevfl.families.evaluations import EvaluationSchedule
+from securevfl.families.message_declarations import run_roles
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.shares_measures import loss_has_risen
@@ -88,7 +89,10 @@ def test_all_parties_stop_alike_and_open_what_the_sheet_states(kind: str, gain: 
     facts = pooled_run_facts(job, parties)
     (output,) = (item for item in shares_outputs(run.job, facts.shape) if item.name == LOSS_SUMS)  # type: ignore[arg-type]
     assert output.times == (3 if gain == STOPS_AT_ONCE else 2)
-    assert f"{output.times} sums of losses" in job.family.opened_values(run.job, facts)
+    assert (
+        f"{output.times} sums of losses"
+        in job.family.common_statements(run.job, run_roles(job.family, run.job, facts.parties), facts)["openings"]
+    )
     for name, party_ledger in ledgers.items():
         counted = Counter[tuple[str, str]]()
         for entry in party_ledger.read().entries:

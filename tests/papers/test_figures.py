@@ -22,7 +22,7 @@ VERSIONS = re.compile(r"Python \d[\d.]*\d(?: to \d[\d.]*\d)?")  # these are no m
 # the name of a program, a test or a page of figures, the call that prints them, or words for figures without one
 SOURCE = re.compile(
     r"python (?:-m )?benchmarks\b|benchmarks/\w+\.py|securevfl bench|tests/[\w/]+\.py|(?:results|benchmarks)\.md"
-    r"|`vfl\.compare\(job, \[bank, shop\]\)`|`make demo`|measured by hand",
+    r"|`vfl\.compare\(job, \[bank, shop\]\)`|`vfl\.compare` printed|`make demo`|measured by hand",
     re.IGNORECASE,
 )
 

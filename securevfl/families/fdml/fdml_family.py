@@ -196,15 +196,14 @@ class FdmlFamily(Family[FdmlJob]):
         sent = "all parties know the labels" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {sent}"
 
-    def opened_values(self, job: FdmlJob, facts: RunFacts) -> str:
-        """Return one line that states how many values of gradients are decrypted."""
+    def common_statements(self, job: FdmlJob, roles: Roles, facts: RunFacts | None) -> dict[str, str]:
+        """Return a statement on the number of decrypted values of gradients."""
+        if facts is None or job.protocol.residual is None:
+            return {}
         shape = facts.shape
-        if job.protocol.residual is None:
-            return ""
         columns = shape.batches * len(shape.passives) * shape.outputs
-        return job.protocol.residual.openings(
-            shape.batches * sum(shape.parameters.values()), shape.epochs, columns=columns
-        )
+        values = shape.batches * sum(shape.parameters.values())
+        return {"openings": job.protocol.residual.openings(values, shape.epochs, columns=columns)}
 
     def statements(self, job: FdmlJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """Return what the server, the active party or another worker learns, for its consent sheet."""

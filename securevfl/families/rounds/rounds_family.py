@@ -140,8 +140,10 @@ class RoundsFamily(Family[RoundsJob]):
         """Return one line that names the cryptographic assumption of the residual protocol."""
         return job.protocol.residual.strength
 
-    def opened_values(self, job: RoundsJob, facts: RunFacts) -> str:
-        """Return one line that states how many values of gradients and how many class counts of bins are decrypted."""
+    def common_statements(self, job: RoundsJob, roles: Roles, facts: RunFacts | None) -> dict[str, str]:
+        """Return a statement on the number of decrypted values of gradients and of decrypted class counts of bins."""
+        if facts is None:
+            return {}
         shape = facts.shape
         openings = job.optimizer.agreement(job.model).openings
         opened = shape.batches * openings * sum(shape.parameters.values())
@@ -149,7 +151,9 @@ class RoundsFamily(Family[RoundsJob]):
         columns = (shape.batches * openings + (woe is not None)) * len(shape.passives) * shape.outputs
         slots = 0 if woe is None else sum(woe.counts(shape.columns[name]) for name in shape.passives)
         text = job.protocol.residual.openings(opened, shape.epochs, columns=columns, once=slots)
-        return f"{text}; {slots:,} of these values are counts in bins, some of them empty" if text and slots else text
+        if text and slots:
+            text += f"; {slots:,} of these values are counts in bins, some of them empty"
+        return {"openings": text}
 
     def statements(self, job: RoundsJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """Return what the active party or a passive party learns, for its consent sheet."""

@@ -282,14 +282,6 @@ class SharesFamily(Family[SharesJob]):
         """Return a title that names secret sharing."""
         return "secret shares"
 
-    def meaning_of_shares(self, job: SharesJob, roles: Roles) -> str:
-        """Return a sentence that explains secret shares and names the two share holders."""
-        (partner, *_) = roles.with_role(PARTNER) or ("its partner",)
-        return (
-            f"each number of the training is split into two parts, one for {roles.lead} and one for {partner}; each "
-            "part alone is a random number"
-        )
-
     def strength(self, job: SharesJob) -> str:
         """Return one line that names the security assumptions and the accuracy of lookup tables."""
         options, loss = job.protocol.shares, job.model.loss
@@ -300,9 +292,17 @@ class SharesFamily(Family[SharesJob]):
             f"of each row's centre; their error near 0 is at most {table_error(loss, step):.2g}"
         )
 
-    def opened_values(self, job: SharesJob, facts: RunFacts) -> str:
-        """Return one line that states how many pairs, sums of losses and counts of out-of-range rows are opened."""
-        return opened_text(facts)
+    def common_statements(self, job: SharesJob, roles: Roles, facts: RunFacts | None) -> dict[str, str]:
+        """Return what secret shares are, how many values are opened, and which values stay shared."""
+        (partner, *_) = roles.with_role(PARTNER) or ("its partner",)
+        weight = "a weight that the job does not open" if job.protocol.shares.open_weights else "a weight of the model"
+        statements = {
+            "shares": f"each number of the training is split into two parts, one for {roles.lead} and one for "
+            f"{partner}; each part alone is a random number",
+            "nobody": "Nobody learns the residual of a row (the error of its prediction), the row to which a measured "
+            f"score belongs, or {weight}. Each party has at most a random share of these numbers.",
+        }
+        return statements if facts is None else statements | {"openings": opened_text(facts)}
 
     def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
         """Compute the coefficients and number formats of the training."""
@@ -340,14 +340,6 @@ class SharesFamily(Family[SharesJob]):
     def gain_of_deviation(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts) -> str:
         """Return what the active party could learn from evaluations with a changed program, for its consent sheet."""
         return column_share_text(facts, party) if roles.role(party) == ACTIVE else ""
-
-    def hidden_values(self, job: SharesJob, roles: Roles) -> str:
-        """Return a sentence for the consent sheet about values that nobody learns, because they stay shared."""
-        weight = "a weight that the job does not open" if job.protocol.shares.open_weights else "a weight of the model"
-        return (
-            "Nobody learns the residual of a row (the error of its prediction), the row to which a measured score "
-            f"belongs, or {weight}. Each party has at most a random share of these numbers."
-        )
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:
         """Return one line that states that only the two share holders together can reconstruct the shared values."""

@@ -125,12 +125,15 @@ class TransferFamily(Family[TransferJob]):
         """Return one line that names the cryptographic assumption of the residual protocol."""
         return job.protocol.residual.strength
 
-    def opened_values(self, job: TransferJob, facts: RunFacts) -> str:
-        """Return one line that states how many values of gradients are decrypted."""
+    def common_statements(self, job: TransferJob, roles: Roles, facts: RunFacts | None) -> dict[str, str]:
+        """Return a statement on the number of decrypted values of gradients."""
+        if facts is None:
+            return {}
         shape = facts.shape
         values = sum(job.model.parameters(d, 1) for d in shape.columns.values()) + 1
         openings = shape.batches * job.model.openings(job.optimizer.steps)
-        return job.protocol.residual.openings(openings * values, shape.epochs, columns=openings * len(shape.columns))
+        columns = openings * len(shape.columns)
+        return {"openings": job.protocol.residual.openings(openings * values, shape.epochs, columns=columns)}
 
     def statements(self, job: TransferJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """Return what the guest or the host learns, for its consent sheet."""
