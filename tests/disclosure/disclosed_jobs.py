@@ -142,9 +142,7 @@ def counted(job: Job, facts: RunFacts) -> dict[str, Any]:
     return {
         "counts": _sorted(disclosures_of(facts.outputs)),
         "leaks": sorted([leak.name, leak.who, *_NUMBERS.findall(leak.what)] for leak in leaks(job, shape)),
-        "openings": _NUMBERS.findall(
-            family.common_statements(job, run_roles(family, job, facts.parties), facts).get("openings", "")
-        ),
+        "openings": _NUMBERS.findall(statements.get("openings", "")),
         "bits of a score": family.score_bits(job, shape),
     }
 

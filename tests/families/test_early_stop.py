@@ -89,10 +89,8 @@ def test_all_parties_stop_alike_and_open_what_the_sheet_states(kind: str, gain: 
     facts = pooled_run_facts(job, parties)
     (output,) = (item for item in shares_outputs(run.job, facts.shape) if item.name == LOSS_SUMS)  # type: ignore[arg-type]
     assert output.times == (3 if gain == STOPS_AT_ONCE else 2)
-    assert (
-        f"{output.times} sums of losses"
-        in job.family.common_statements(run.job, run_roles(job.family, run.job, facts.parties), facts)["openings"]
-    )
+    statements = job.family.common_statements(run.job, run_roles(job.family, run.job, facts.parties), facts)
+    assert f"{output.times} sums of losses" in statements["openings"]
     for name, party_ledger in ledgers.items():
         counted = Counter[tuple[str, str]]()
         for entry in party_ledger.read().entries:
