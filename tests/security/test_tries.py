@@ -91,7 +91,7 @@ def test_refused_attempts_do_not_reveal_120_labels(aborts: list[tuple[str, int]]
     ledger, answers = DisclosureLedger(tmp_path / "shop.ledger", "shop"), []
     for _ in range(260):
         try:
-            ending(ledger, ("bank",), LeakageError("fewer rows of the rarest label than are asked for"))
+            ending(ledger, ("bank",), LeakageError("fewer rows of the rarest label than required"))
         except LeakageError as error:
             answers.append(error.code != "SVFL-LIMIT-REACHED")
     print(f"{sum(answers)} of 260 answers")
