@@ -37,7 +37,7 @@ PAIRS_NOTE = """\
 the two share holders also compute components of their columns, without labels; the model has an input for each
 product of a component of one and a component of the other, so it learns interactions between their columns"""
 """Lines about pairs for the consent sheet."""
-PAIR_RIDGE = 75.0
+PAIR_RIDGE = 120.0
 """The ridge penalty on weights of pairs is PAIR_RIDGE times their number, divided by the number of training rows.
 
 The penalty only makes the steps of these weights shorter. Noise in d weights that are trained on n rows increases the

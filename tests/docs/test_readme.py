@@ -110,7 +110,9 @@ def test_who_learns_what_names_every_output_of_the_default_job() -> None:
     assert {output.name for output in outputs} == set(OUTPUT_PHRASES)
     assert {output.receiver for output in outputs} == {"bank"}
     (row,) = [
-        line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| 4. `join`, the evaluations")
+        line
+        for line in README.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| 4. `join`, the evaluations")
     ]
     _, _, bank, shop, _ = row.split("|")
     for phrase in OUTPUT_PHRASES.values():
