@@ -498,10 +498,11 @@ class SharesParticipant(Participant):
         if self._inputs is None:
             self._inputs = self._fit_inputs(data)
         params = self._params_for(tuple(map(len, batches)))
+        folder = context.resources.preprocessing
+        # this locks the folder, so that no other run writes there
+        store: PreprocessingStore = MemoryStore() if folder is None else DiskStore(folder)
         pairs = self._share_pairs(data, params)
         columns = self._column_blocks(data, params.encoding, batches)
-        folder = context.resources.preprocessing
-        store: PreprocessingStore = MemoryStore() if folder is None else DiskStore(folder)
         scheme = self._share_scheme(params.encoding)
         offline = OfflinePhase(
             context, params, scheme, columns.integers, store, remote=data.is_remote, base=self.session.base, pairs=pairs
