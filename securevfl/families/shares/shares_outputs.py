@@ -144,7 +144,8 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
         rows=rows,
         numbers=1,
         bits=COUNT_BITS,
-        explanation="A row is out of range if its score is too large for the arithmetic of the training.",
+        words=f"how many of {rows:,} rows had too large a score",
+        explanation="A score is too large if the training cannot compute with it correctly.",
         **_about_columns(job, shape),
     )
 
@@ -153,14 +154,18 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of (rounded score, label) pairs in random order, which determine metrics of the final model."""
     rows, loss = measured_rows(shape), job.model.loss
     bits = job.protocol.shares.pair_bits(classifies=loss.classifies, code_bits=code_bits(loss))
+    count = shape.outputs * multiset_bits(rows, bits) if rows else 0
     return Output(
         PAIRS,
         occasion="evaluation",
         times=1,
-        count=shape.outputs * multiset_bits(rows, bits) if rows else 0,
+        count=count,
         rows=rows,
         numbers=rows * shape.outputs,
         bits=bits,
+        words=f"pairs of a score and a label of {rows:,} rows, in random order",
+        explanation=f"{shape.active} has the labels of the pairs already. Because of the random order, all pairs "
+        f"together reveal at most {count:,} bits about columns.",
         leaks=(SMALL_METRICS.name,),
         **_about_columns(job, shape),
     )
@@ -179,7 +184,8 @@ def loss_output(job: SharesJob, shape: RunShape) -> Output:
         rows=rows,
         numbers=1,
         bits=LOSS_SUM_BITS,
-        explanation="A loss is a number for the error of one prediction.",
+        words=f"sum of the prediction errors of all {rows:,} rows",
+        explanation="A prediction error states how wrong one prediction is.",
         leaks=(SMALL_METRICS.name,),
         **_about_columns(job, shape),
     )
