@@ -87,7 +87,7 @@ def outputs_in_floats(job: Job, columns: Sequence[Floats], y: Floats, train: NDA
     products = np.asarray(local[:, :, None] * other[:, None, :]).reshape(len(y), -1)
     blocks = [bank, standardised[1], products]
     steps = [_inverse(X[train], job.optimizer.ridge) for X in blocks[:2]]
-    steps.append(np.eye(products.shape[1]) / (0.25 + pair_ridge(len(train))))
+    steps.append(np.eye(products.shape[1]) / (0.25 + pair_ridge(len(train), products.shape[1])))
     start = np.zeros(bank.shape[1])
     start[-1] = np.log((y[train] > 0).sum() / (y[train] < 0).sum())
     moves: list[list[Floats]] = []

@@ -36,7 +36,7 @@ from benchmarks.interaction_shares import shares_row
 from benchmarks.interaction_tables import TABLES
 from benchmarks.interactions_page import store, summary
 from benchmarks.real_tables import TABLES as REAL_TABLES
-from benchmarks.tree_floats import PAIR_RIDGE, PreparedRows, Steps, outputs_by_iteration, prepared_rows
+from benchmarks.tree_floats import PreparedRows, Steps, outputs_by_iteration, prepared_rows
 from benchmarks.tree_schedule import stopping_point
 from benchmarks.trees import HELD_OUT
 from securevfl.base.arrays import Floats
@@ -46,7 +46,7 @@ from securevfl.bench.result_file import file_content
 from securevfl.errors import DataNotice
 from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
-from securevfl.models.pair_components import COMPONENT_STEP, PairComponents
+from securevfl.models.pair_components import COMPONENT_STEP, PAIR_RIDGE, PairComponents
 from securevfl.models.trees import Trees
 
 SCHEMA = "securevfl.bench.interactions/1"
@@ -96,7 +96,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "--ridge",
         type=float,
         default=PAIR_RIDGE,
-        help="ridge of pairs in units of that of trees (default: 5); not stored",
+        help="ridge of pairs, for one product and one training row (default: that of the package); not stored",
     )
     options.add_argument("--shares", action="store_true", help="train on secret shares too, and compare with floats")
     options.add_argument("--costs", action="store_true", help="measure only what pairs cost")
@@ -137,7 +137,7 @@ def table_row(
         seed: seed of the generated table and of the split.
         rows: number of rows of a generated table; None for its usual number.
         data: the folder of the real tables, or None.
-        ridge: the ridge penalty of pairs, in units of that of trees.
+        ridge: the ridge penalty of pairs is this number times the number of products, divided by that of rows.
 
     Returns:
         The row.

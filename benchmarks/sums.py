@@ -51,7 +51,12 @@ class RestartedClock(VirtualClock):
 
 
 def seat_of(channel: Channel, names: list[str]) -> PartyContext:
-    """Return the context of a party in a sum."""
+    """Return what a party of a sum works with: its channel, and the roles of all parties.
+
+    Args:
+        channel: the party's channel to the others.
+        names: the names of the parties; the first one collects the sum, and all others contribute to it.
+    """
     return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.counters))
 
 

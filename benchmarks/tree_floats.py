@@ -26,11 +26,10 @@ from securevfl.data.party import Party
 from securevfl.families.table_preparation import prepare_parties
 from securevfl.job import Job
 from securevfl.models.inputs import FittingData, InputShape
+from securevfl.models.pair_components import PAIR_RIDGE
 from securevfl.models.trees import Trees
 
 ITERATIONS = 30
-PAIR_RIDGE = 5.0
-"""The ridge penalty of products, in units of that of trees."""
 
 
 class Steps(NamedTuple):
@@ -112,7 +111,7 @@ def outputs_by_iteration(
         sets: the training rows, then further sets.
         steps: the step sizes.
         products: the products (n, d) of the components of two parties in each set; empty for a model without pairs.
-        pair_ridge: the ridge penalty of products, in units of that of trees.
+        pair_ridge: the ridge penalty of products is this number times their number, divided by that of training rows.
 
     Returns:
         For each iteration, the outputs (n, 1) of each further set.
@@ -125,7 +124,7 @@ def outputs_by_iteration(
     blocks, *others = [rows.inputs for rows in sets]
     if products:
         blocks, *others = [[*inputs, X] for inputs, X in zip([blocks, *others], products, strict=True)]
-        inverse.append(np.full((1, 1), 1 / (0.25 + pair_ridge * ridge)))
+        inverse.append(np.full((1, 1), 1 / (0.25 + pair_ridge * products[0].shape[1] / n)))
     points = [np.zeros((X.shape[1], 1)) for X in blocks]
     previous, path = [theta.copy() for theta in points], []
     for t in range(1, ITERATIONS + 1):

@@ -1,4 +1,9 @@
-"""Trains FDML on the columns of its paper's tables, for the parts of `benchmarks.papers.fdml`."""
+"""Trains FDML on the columns of its paper's tables, for the parts of `benchmarks.papers.fdml`.
+
+FDML is asynchronous training by several workers, each with its own columns (`securevfl.families.fdml`). The seconds of
+FDML are those of a simulated clock, on which all workers compute at the same time and messages take the time of a
+network.
+"""
 
 from __future__ import annotations
 
@@ -347,7 +352,12 @@ def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows
 
 
 def times(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
-    """Return processor seconds of centralised and local training by the same steps, and of FDML in virtual time."""
+    """Return the seconds that trainings with the same sequence of steps need until they reach an AUC.
+
+    Returns:
+        Rows on one training with all columns, one with the labelled party's columns (both in processor seconds), and on
+        FDML (in seconds of the simulated clock).
+    """
     parties = tables(data, plan.parties[0])
     choice = step(parties, plan, Setting("linear", 0), on_row)
     goals = [central(plan, "linear", parties, split) - AUC_TOLERANCE for split in range(plan.splits)]

@@ -51,7 +51,7 @@ from securevfl.training.simulate import simulate
 
 HELD_OUT = 0.25
 PARTY_COUNT = 3
-KERNEL_WIDTHS = (1 / 3, 1.0, 3.0)  # relative to the setting's gamma
+KERNEL_WIDTHS = (1 / 3, 1.0, 3.0)  # tried values of the kernel's parameter gamma, as multiples of the setting's gamma
 STEP_SIZES = (0.03, 0.1, 0.3)  # eta of the paper's update
 MACHINE_COSTS = (0.3, 1.0, 3.0)  # C of the kernel machines
 

@@ -207,7 +207,7 @@ def _spent(files: dict[str, Any], part: str, name: str, key: str = "cpu_s") -> f
 
 COMPARED = {  # the rows of README: systems without a dealer of triples, by model
     "linear": (
-        ("logistic regression", "securevfl, the job of one line", "ours-default"),
+        ("logistic regression", "securevfl, default options", "ours-default"),
         ("logistic regression", "SecretFlow SS-LR on CHEETAH", "secretflow-cheetah"),
     ),
     "trees": (

@@ -94,7 +94,7 @@ EPOCH_SETTINGS = (
 SMALL_EPOCH_SETTINGS = ({"sigmoid": "t1", "step": 0.3, "epochs": 1, "batch": 256},)
 
 LINEAR_SYSTEMS = (
-    System("ours-default", "securevfl, the job of one line", OURS_READ, job=_default),
+    System("ours-default", "securevfl, default options", OURS_READ, job=_default),
     System(
         "ours-cheapest",
         "securevfl, block_descent, the fewest visits that are enough",

@@ -22,8 +22,8 @@ has one more prime. Only its secret key has the larger modulus; everything that 
 security. The secret key is passed from this context to that of BFV in memory.
 
 Parameters are checked against the HomomorphicEncryption.org standard (2018, table 1, classical security, ternary
-secret): for 128-bit security and N = 4096, q has at most 109 bits, including the special prime, which SEAL uses only
-while it encrypts.
+secret): for 128-bit security and N = 4096, the product of q and the special prime has at most 109 bits. SEAL uses the
+special prime only while it encrypts.
 
 A mask u, uniform modulo q, that is added to c0 gives its owner the share -round(t * u / q). u is reconstructed from its
 residues, and divided exactly in Python integers.

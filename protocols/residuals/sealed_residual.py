@@ -257,8 +257,8 @@ class SealedActive(ActiveResidual):
         if not self._server.join(timeout):
             late = ", ".join(sorted(self._exchanges.asking))
             raise TransportError(
-                f"{self._context.me}: {late} has not reported within {timeout:g} s after the last residual that it "
-                "needs no more gradients",
+                f"{self._context.me}: {late} has not reported that it needs no more gradients: this party has "
+                f"waited {timeout:g} s after the last residual",
                 code="SVFL-PEER-AWAY",
             )
 

@@ -387,12 +387,17 @@ class ScoreLedger:
             max_pair_bits: see `admit`.
 
         Raises:
-            LeakageError: the rows that have no score yet would exceed the limit.
+            LeakageError: the rows that have no score yet would exceed the limit. Training rows of the model do not
+                count, because they receive no score.
         """
         select = "SELECT 1 FROM scored WHERE row = ? AND peer = ? AND model = ?"
         with self._file.reading() as tables:
             peer, model = name_id(tables, query.peer), name_id(tables, query.model)
-            new = sum(tables.execute(select, (row, peer, model)).fetchone() is None for row in set(query.rows))
+            new = sum(
+                tables.execute(select, (row, peer, model)).fetchone() is None
+                for row in set(query.rows)
+                if not contains(tables, "trained", model, row)
+            )
             check_pair_bits(tables, query.peer, new * bits, max_pair_bits)
 
     def _check_matches(self, tables: Tables, name: str, peer: int, model: int) -> None:

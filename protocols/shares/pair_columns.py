@@ -9,8 +9,9 @@ Phi (n, d) is a *pair*: the product of component a of A and component b of B. A 
 2. A <-> B   shares of all products of some rows (small_products.py, with A as the sender)
 
 Comments refer to these steps by number. If both have stored shares of the same name, which they computed together from
-the same components, they use them. Shares are no masks: they may be used in any number of runs. A share holder stores
-its shares in memory, and from `MIN_DISK_ROWS` rows on in a file. Precomputed material for iterations refers to the
+the same components, they use them. Shares are no masks: they may be used in any number of runs. A share holder has its
+shares in memory, and from `MIN_DISK_ROWS` rows on in a file: in the folder of preprocessing, or in a temporary file if
+the run has no such folder. Precomputed material for iterations refers to the
 shares by their name, because material of other shares would yield wrong gradients.
 """
 
@@ -26,6 +27,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
+from securevfl.base.disk_space import check_disks
 from securevfl.base.files import atomic_writer, make_private_folder
 from securevfl.base.platform_files import read_at
 from securevfl.crypto.share_ring import Words
@@ -44,7 +46,7 @@ MIN_DISK_ROWS = 100_000
 """From this number of rows on, shares are read from a file in place of memory."""
 
 _PURPOSE = "products of components"
-_MAGIC = b"SVP1"
+_MAGIC = b"SVP2"
 _DIGEST_BYTES = 32
 _HEADER = struct.Struct(f"<4s{NAME_BYTES}s{_DIGEST_BYTES}sQIB")
 
@@ -81,13 +83,15 @@ class PairColumns:
         params: the parameters of pairs on which the share holders agree (pair_weights.py).
         rows: the number of rows.
         name: the name of the shares, which both share holders derive from the same random numbers.
-        file: the file that contains the shares, open for reading.
-        in_memory: whether they are read once and then stored in memory.
+        source: the shares (n, d) in memory, or the file that contains them, open for reading.
+        in_memory: whether the shares of a file are read once and then stay in memory.
     """
 
-    def __init__(self, params: PairParams, rows: int, name: bytes, file: BinaryIO, *, in_memory: bool) -> None:
+    def __init__(
+        self, params: PairParams, rows: int, name: bytes, source: BinaryIO | Words, *, in_memory: bool
+    ) -> None:
         self.params, self.rows, self.name = params, rows, name
-        self._file, self._in_memory = file, in_memory
+        self._source, self._in_memory = source, in_memory
 
     def block(self, start: int, stop: int) -> Words:
         """Return the shares (stop - start, d) of some rows, in the order of the training's batches."""
@@ -99,15 +103,18 @@ class PairColumns:
 
     @cached_property
     def _all(self) -> Words:
+        if isinstance(self._source, np.ndarray):
+            return self._source
         return np.concatenate([self._chunk(number) for number in range(-(-self.rows // PRODUCT_ROWS))])
 
     def _chunk(self, number: int) -> Words:
-        """Return the shares of one chunk of rows. Raises ConfigError if the file is damaged."""
+        """Return the shares of one chunk of rows of the file. Raises ConfigError if the file is damaged."""
+        assert not isinstance(self._source, np.ndarray), "shares in memory are read by `_all`"
         ring, products = self.params.ring, self.params.products
         count = min(PRODUCT_ROWS, self.rows - number * PRODUCT_ROWS)
         size = ring.size(PRODUCT_ROWS * products) + _DIGEST_BYTES
-        data = read_at(self._file.fileno(), ring.size(count * products) + _DIGEST_BYTES, _HEADER.size + number * size)
-        if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
+        data = read_at(self._source.fileno(), ring.size(count * products) + _DIGEST_BYTES, _HEADER.size + number * size)
+        if _digest(self.name, number, data[:-_DIGEST_BYTES]) != data[-_DIGEST_BYTES:]:
             raise ConfigError(
                 "the file with the shares of pairs is damaged",
                 f"remove {PAIR_FILE} from the folder of preprocessing (--ahead); the parties compute it again",
@@ -143,7 +150,7 @@ def share_products(
     (peer,) = products.other_holders
     rows, digest = len(components), hashlib.sha256(np.ascontiguousarray(components).tobytes()).digest()
     path = None if folder is None else folder / PAIR_FILE
-    stored = b"" if path is None else _stored_name(path, params, rows, digest)
+    stored, stored_file = (b"", None) if path is None else _stored_shares(path, params, rows, digest)
     greeting = PairGreeting(rows, params.active, params.partner, stored)
     products.send(peer, greeting)  # step 1
     answer = products.recv(peer, PairGreeting)  # step 1
@@ -156,21 +163,22 @@ def share_products(
             party=peer,
         )
     in_memory = rows < disk_rows
-    if path is not None and stored and stored == answer.name:
-        return PairColumns(params, rows, stored, path.open("rb"), in_memory=in_memory)
+    if stored_file is not None and stored == answer.name:
+        return PairColumns(params, rows, stored, stored_file, in_memory=in_memory)
     name = products.coin(context.active, 0, "name of pairs")[:NAME_BYTES]
     shares = _compute(session, params, components)
     header = _HEADER.pack(_MAGIC, name, digest, rows, params.products, params.bits)
-    file: BinaryIO
-    if path is None:
-        file = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115
-        _write(file, header, params, shares)
-    else:
+    if path is not None:
         make_private_folder(path.parent)
         with atomic_writer(path) as written:
             _write(written, header, params, shares)
-        file = path.open("rb")
-    return PairColumns(params, rows, name, file, in_memory=in_memory)
+        return PairColumns(params, rows, name, path.open("rb"), in_memory=in_memory)
+    if in_memory:
+        return PairColumns(params, rows, name, np.concatenate(list(shares)), in_memory=True)
+    check_disks({Path(tempfile.gettempdir()): params.ring.size(rows * params.products)})
+    file = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115  it is open as long as the shares are in use
+    _write(file, header, params, shares)
+    return PairColumns(params, rows, name, file, in_memory=False)
 
 
 def _compute(session: SharesSession, params: PairParams, components: SmallIntegers) -> Iterator[Words]:
@@ -187,21 +195,38 @@ def _compute(session: SharesSession, params: PairParams, components: SmallIntege
 
 
 def _write(file: BinaryIO, header: bytes, params: PairParams, shares: Iterator[Words]) -> None:
+    _, name, *_ = _HEADER.unpack(header)
     file.write(header)
-    for words in shares:
+    for number, words in enumerate(shares):
         data = params.ring.pack(words)
-        file.write(data + hashlib.sha256(data).digest())
+        file.write(data + _digest(name, number, data))
     file.flush()
 
 
-def _stored_name(path: Path, params: PairParams, rows: int, digest: bytes) -> bytes:
-    """Return the name of the shares in a file if they are those of the present components; otherwise an empty name."""
+def _digest(name: bytes, number: int, data: bytes) -> bytes:
+    """Return the digest of a chunk of rows, which shows that it belongs to the shares of this name."""
+    return hashlib.sha256(name + number.to_bytes(8, "little") + data).digest()
+
+
+def _stored_shares(path: Path, params: PairParams, rows: int, digest: bytes) -> tuple[bytes, BinaryIO | None]:
+    """Open a file of shares, and return their name and the file if they are those of the present components.
+
+    Args:
+        path: the file.
+        params: the parameters of pairs.
+        rows: the number of rows.
+        digest: digest of this party's present components.
+
+    Returns:
+        The name and the open file. Otherwise an empty name and None.
+    """
     if not path.exists():
-        return b""
-    with path.open("rb") as file:
-        header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size:
-        return b""
-    magic, name, *described = _HEADER.unpack(header)
-    is_present = magic == _MAGIC and described == [digest, rows, params.products, params.bits]
-    return bytes(name) if is_present else b""
+        return b"", None
+    file = path.open("rb")
+    header = file.read(_HEADER.size)
+    if len(header) == _HEADER.size:
+        magic, name, *described = _HEADER.unpack(header)
+        if magic == _MAGIC and described == [digest, rows, params.products, params.bits]:
+            return bytes(name), file
+    file.close()
+    return b"", None

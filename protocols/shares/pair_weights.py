@@ -6,7 +6,7 @@ The model has one input for every pair of a component of A and one of B: their p
 ring of pairs. The gradient G_t = Phi^T g of iteration t, with the residuals g (n,), is not truncated, and theta is a
 sum of all G_t with public integer factors:
 
-    theta = -sum over t of k_t G_t      k_t: coefficient of the update rule times `PairParams.scale`, rounded
+    theta = -sum over t of k_t G_t      k_t: factor of step t by the update rule times `PairParams.scale`, rounded
 
 A share holder h has a share G_h of G, and sends G_h - m_h to the other one, with a random mask m_h. So A learns
 G - m_B, and B learns G - m_A. Hence there are two views of the same weights, and each needs no further message:
@@ -35,7 +35,7 @@ LIMB_BITS = 14
 """Number of bits of a limb, the part of a word that an encrypted product multiplies at a time."""
 
 _RING_BITS = 40, 48, 56
-_MIN_SCALE = 12.0  # coefficients of the update rule are rounded to multiples of 1 / scale, at most 1/12
+_MIN_SCALE = 3.0  # factors of the update rule are rounded to multiples of 1 / scale, so to thirds or finer
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class PairParams:
     def of(
         cls, encoding: FixedPointEncoding, *, active: int, partner: int, component: float, step: float
     ) -> PairParams:
-        """Return the parameters with the smallest ring that represents coefficients precisely.
+        """Return the parameters with the smallest ring in which the rounded factors k_t are precise enough.
 
         Args:
             encoding: the fixed-point encoding of the training.
             active: the number of components of the active party.
             partner: the number of components of its partner.
-            component: the value of a component whose integer is 1.
+            component: the value for which the integer 1 of a component stands.
             step: the step size of the weights of pairs.
 
         Returns:

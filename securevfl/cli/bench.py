@@ -68,7 +68,7 @@ def he(
 
 @bench.command("sum")
 def sum_(
-    parties: Annotated[int, typer.Option(min=2, help="Number of vectors to add.")] = 3,
+    parties: Annotated[int, typer.Option(min=2, help="Number of vectors in a sum, one from each party.")] = 3,
     size: Annotated[int, typer.Option(min=1, help="Numbers per vector.")] = 4096,
     against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines: phe.")] = "",
     engines: Engines = "paillier,ckks",

@@ -131,8 +131,8 @@ class TablesOptions:
         list[str] | None,
         typer.Option(
             metavar="NAME=SELECT",
-            help="The SQL query that reads a party's table from its database. The name may be left out if only one "
-            "table is in a database. Repeatable.",
+            help="The SQL query that reads the table of the party NAME from its database. NAME= may be left out if "
+            "only one party's table is in a database. Repeatable, once for each party.",
         ),
     ] = None
     id_column: Annotated[

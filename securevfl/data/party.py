@@ -196,9 +196,9 @@ class Party:
         if column not in self.columns or column in self.categories or len(self.columns) < 2:
             what, key = ("weights", "weights.column") if use == "weights" else ("exposures", "exposure")
             raise TableError(
-                f"party {self.name} has no numeric column {column!r}, next to other columns, to use as {what} of "
-                "the rows",
-                f"correct {key} in the job",
+                f"party {self.name}: column {column!r} cannot be used as {what} of the rows: it must be a numeric "
+                "column of this party, and the party needs at least one other column",
+                f"name another column as {key} in the job, or add columns",
                 code="SVFL-TABLE-COLUMNS",
                 party=self.name,
                 column=column,

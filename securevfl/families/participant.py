@@ -11,7 +11,7 @@ numbers before the training.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +77,16 @@ class Participant(ABC):
     def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
         """Return the model outputs of these rows, and which of the rows have a score (by default all)."""
         return ScoreResult.of_all(len(rows), self.model_outputs(rows, request))
+
+    def check_request(self, ids: Iterable[bytes]) -> None:  # noqa: B027  most families limit no whole requests
+        """Check before the first block of a request that this party's limits permit the scores of all its rows.
+
+        Args:
+            ids: digests of the ids of the rows, of all blocks; they are read only if the family has such a limit.
+
+        Raises:
+            LeakageError: the scores would exceed a limit of this party.
+        """
 
     def stored_scores(self, request: RowsToScore) -> ScoreResult:
         """Return the results that this party already has for new rows (m,), before it requests their scores.

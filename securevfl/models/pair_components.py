@@ -37,8 +37,11 @@ PAIRS_NOTE = """\
 the two share holders also compute components of their columns, without labels; the model has an input for each
 product of a component of one and a component of the other, so it learns interactions between their columns"""
 """Lines about pairs for the consent sheet."""
-PAIR_RIDGE = 5 * 60.0
-"""The ridge penalty on weights of pairs is PAIR_RIDGE divided by the number of training rows: five times that of trees.
+PAIR_RIDGE = 120.0
+"""The ridge penalty on weights of pairs is PAIR_RIDGE times their number, divided by the number of training rows.
+
+The penalty only makes the steps of these weights shorter. Noise in d weights that are trained on n rows increases the
+loss by a multiple of d / n, so the steps are shorter the larger this is. `benchmarks.interactions` measures the choice.
 """
 
 _MAX_KNOTS = 256  # numbers of a column between whose ranks other values are interpolated
@@ -49,9 +52,9 @@ Components = NDArray[np.int8]
 """Components (n, r) of n rows, as multiples of `COMPONENT_STEP`."""
 
 
-def pair_ridge(rows: int) -> float:
-    """Return the ridge penalty on weights of pairs for n = `rows` training rows."""
-    return PAIR_RIDGE / rows
+def pair_ridge(rows: int, products: int) -> float:
+    """Return the ridge penalty on the weights of d = `products` pairs for n = `rows` training rows."""
+    return PAIR_RIDGE * products / rows
 
 
 def component_count(rank: int, columns: int) -> int:

@@ -116,7 +116,7 @@ def run_session(
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
         if (same_disk := shared_disk_warning(ledger.path)) is not None:
-            eventlog.warn(me, "ledger and commit counter share a disk", {"reason": same_disk})
+            eventlog.warn(me, "a restored ledger would go unnoticed", {"reason": same_disk})
         ledger.check_early_aborts(others)
     wait = timeout if settings.wait is None else settings.wait
     has_result = stored_result is not None and stored_result() is not None

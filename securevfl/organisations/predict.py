@@ -171,7 +171,9 @@ def answer_rows(
     """
     session, counts = PredictionSession(part, channel, ledger, code_policy, rows), ScoreCounts(0, 0)
     total = session.count
-    for ids, X in (no_rows(total) if rows.count == NO_TABLE else rows).blocks():
+    rows_to_score = no_rows(total) if rows.count == NO_TABLE else rows
+    session.check_request(row_id for ids, _ in rows_to_score.blocks() for row_id in ids or ())
+    for ids, X in rows_to_score.blocks():
         states, prediction = session.block(ids, X)
         if prediction is not None:
             on_block(*prediction)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -119,6 +119,17 @@ class PredictionSession:
     def receives_codes(self) -> bool:
         """Whether one of the other parties provides reason codes."""
         return bool(self._code_counts)
+
+    def check_request(self, ids: Iterable[Any]) -> None:
+        """Check before the first block of a request that this party's limits permit the scores of all its rows.
+
+        Args:
+            ids: the ids of the rows, of all blocks.
+
+        Raises:
+            LeakageError: the scores would exceed a limit of this party.
+        """
+        self._participant.check_request(id_digest(self._part.name, row_id) for row_id in ids)
 
     def block(
         self, ids: list[Any] | None, X: Floats

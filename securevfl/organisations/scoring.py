@@ -351,6 +351,7 @@ def serve_requests(
                 granted=request.rows,
                 executor=executor,
             )
+        prediction.check_request(rows.ids[index] for index in common.tolist())
         scored = 0
         for start in range(0, len(common), SCORED_ROWS_PER_BLOCK):
             block = common[start : start + SCORED_ROWS_PER_BLOCK]

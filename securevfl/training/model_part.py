@@ -317,8 +317,8 @@ class ModelPart:
         self._check_no_pairs()
         if not self.parsed_job.model.by_column:
             raise DataError(
-                f"{self.name}: the model has no weights of columns",
-                "use its predictions",
+                f"{self.name}: this kind of model has no weight for each column, so it has no coefficients",
+                'use its predictions, or train a model with coefficients, such as model = "logistic"',
                 code="SVFL-MODEL-NO-WEIGHTS",
                 party=self.name,
             )

@@ -81,8 +81,8 @@ class PublicSizes:
         raise ProtocolError(
             f"{me}: this training has other sizes than those that this party agreed to before the first training: "
             f"{', '.join(differing)}",
-            "ask the operators of all parties whether a table was exchanged; to agree to the new sizes, start again "
-            "with another folder of checkpoints at every party",
+            "ask the operators of all parties whether someone changed or replaced a table; to agree to the new sizes, "
+            "start again with another folder of checkpoints at every party",
             code="SVFL-PROTOCOL-VALUES",
             party=me,
         )

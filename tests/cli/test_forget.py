@@ -116,7 +116,14 @@ def test_all_that_it_left_is_deleted_and_nothing_that_counts(place: Place) -> No
 
 @pytest.fixture
 def killed_at_each_write(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Leave behind each renamed file the draft of a process that was killed before its rename; return the drafts."""
+    """Leave copies of all files that are written as a process leaves them that is killed before it renames them.
+
+    A file is written under a temporary name and then renamed. A process that is killed in between leaves the temporary
+    file. This fixture copies every temporary file before its rename, under the name of another process.
+
+    Returns:
+        The paths of the copies, which grows as files are written.
+    """
     rename, drafts = Path.replace, list[Path]()
 
     def renaming(draft: Path, path: Path) -> Path:

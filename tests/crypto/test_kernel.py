@@ -129,7 +129,7 @@ def test_a_transform_of_another_size_is_refused():
 @pytest.mark.parametrize("primes", SETS, ids=IDS)
 @pytest.mark.parametrize("count", [1, 2, 40, 1200])
 def test_products_of_extreme_residues_are_exact(primes, count):
-    """Sums of 1,200 products of 23 or 24 bits exceed the precision of floats, so they are split."""
+    """Sums of 1,200 products of two numbers of 23 or 24 bits exceed the precision of floats, so they are split."""
     largest = np.array([p // 2 for p in primes.values], float).reshape(-1, 1, 1, 1)
     for signs in (1.0, np.where(np.arange(count) % 2, 1.0, -1.0)):
         left = np.broadcast_to(largest * signs, (len(primes), 2, 2, count)).copy()
@@ -231,7 +231,10 @@ def test_ternary_secrets_have_no_bias():
 
 
 def test_errors_have_the_distribution_of_seal():
-    """Errors are centred binomial of 42 bits: compare with the exact probabilities, with the tails taken together."""
+    """The random errors that encryption adds are centred binomial of 42 bits, as in the library SEAL.
+
+    Their frequencies are compared with the exact probabilities; rare large values count as one class.
+    """
     result = errors(Prg.fresh("test"), (500, 1000))
     exact = stats.binom(42, 0.5).pmf(np.arange(43))
     counts = np.bincount(result.ravel().astype(int) + 21, minlength=43)

@@ -48,7 +48,7 @@ class Reference:
         self.keys_io = SealIO(self.keys)
 
     def ciphertext(self, polynomials):
-        """Make a ciphertext from (2, P, N) coefficients centred about zero."""
+        """Make a ciphertext of SEAL from (2, P, N) coefficients, which are centred about zero."""
         column = np.array(self.primes)[:, None]
         return self.io.ciphertext(self.level, np.mod(polynomials, column).astype(np.uint64), ntt=False)
 

@@ -99,7 +99,7 @@ def test_two_machines_train_by_five_commands(tmp_path: Path, free_port: Callable
 OUTPUT_PHRASES = {
     "pairs of a score and a label in random order": "a list of the rounded scores of the held-out people",
     "sums of losses": "the sum of the losses (errors) of the held-out people",
-    "counts of rows out of range": "how many of at most 1,024 of its people had a score that was too large",
+    "counts of rows out of range": "the scores of at most 1,024 people of the training are checked",
 }
 """The words of the page for each output of the default job."""
 
@@ -110,7 +110,9 @@ def test_who_learns_what_names_every_output_of_the_default_job() -> None:
     assert {output.name for output in outputs} == set(OUTPUT_PHRASES)
     assert {output.receiver for output in outputs} == {"bank"}
     (row,) = [
-        line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| 4. `join`, evaluations")
+        line
+        for line in README.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| 4. `join`, the evaluations")
     ]
     _, _, bank, shop, _ = row.split("|")
     for phrase in OUTPUT_PHRASES.values():

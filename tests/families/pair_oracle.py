@@ -48,7 +48,7 @@ def pair_scores(
     blocks = [A, B, products_of(*tables, train, job.model.pair_rank)]
     ridge = job.optimizer.ridge  # type: ignore[attr-defined]
     steps = [np.linalg.inv(X[train].T @ X[train] / n / 4 + ridge * np.eye(X.shape[1])) for X in (A, B)]
-    steps.append(np.eye(blocks[2].shape[1]) / (0.25 + pair_ridge(n)))
+    steps.append(np.eye(blocks[2].shape[1]) / (0.25 + pair_ridge(n, blocks[2].shape[1])))
     start = np.log((y[train] > 0).mean() / (y[train] < 0).mean())
     changes: list[list[Floats]] = []
 

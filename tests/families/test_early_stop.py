@@ -211,7 +211,11 @@ def test_a_rollback_in_the_last_round_opens_no_further_sum(kind: str, pairs: boo
 
 
 def test_a_run_resumes_after_its_last_rollback(tmp_path: Path) -> None:
-    """The resumed session does not reuse the measured loss, because the parties have left that model."""
+    """A run whose last evaluation leads to a rollback is interrupted, and then resumed.
+
+    The resumed session does not reuse the stored loss of that evaluation, because it is the loss of the model before
+    the rollback.
+    """
     keys = STEEP["the first evaluation is the last"][3]
     job, parties, events = stopping_job(1.0, **keys), alike(), list[Event]()
 

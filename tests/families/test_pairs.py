@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.errors import ConfigError
 from securevfl.families.shares.shares_plan import can_roll_back, make_plan, pair_params
+from securevfl.models import pair_components
 from securevfl.protocols.shares.iteration import MaskedGradient
 from securevfl.protocols.shares.update_rules import FixedCoefficients
 from securevfl.runtime.observer import Event
@@ -102,16 +103,22 @@ def test_an_interrupted_training_resumes(cut: int, chunk: int | None, tmp_path: 
     assert run.metrics["auc"] > 0.68
 
 
-@pytest.mark.parametrize(("rows", "noise", "rollback"), [(800, 1.0, [20, 10]), (4000, 0.01, [10, 0])])
-@pytest.mark.parametrize("first", [1.0, 2.0])
-def test_a_training_on_correlated_columns_rolls_back_and_learns(
-    rows: int, noise: float, rollback: list[int], first: float
-) -> None:
-    """With similar columns at both parties, products are correlated, and steps of pairs increase the loss."""
+def correlated(rows: int, noise: float) -> list[vfl.Party]:
+    """Return two parties with the same four columns up to noise, whose products are correlated."""
     rng = np.random.default_rng(3)
     X = rng.normal(size=(rows, 4))
     y = (X[:, 0] + X[:, 0] * X[:, 1] + rng.logistic(size=rows) > 0).astype(int)
-    parties = parties_of([X, X + noise * rng.normal(size=X.shape)], y)
+    return parties_of([X, X + noise * rng.normal(size=X.shape)], y)
+
+
+@pytest.mark.parametrize(("rows", "noise", "rollback"), [(800, 1.0, [20, 10]), (4000, 0.01, [10, 0])])
+@pytest.mark.parametrize("first", [1.0, 2.0])
+def test_a_training_on_correlated_columns_rolls_back_and_learns(
+    rows: int, noise: float, rollback: list[int], first: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With similar columns at both parties, products are correlated, and long steps of pairs increase the loss."""
+    monkeypatch.setattr(pair_components, "PAIR_RIDGE", 300 / 144)  # the steps of pairs are nearly as long as others
+    parties = correlated(rows, noise)
     keys = BASE if first == 2 else BASE | {"optimizer": {"name": "block_descent"}, "epochs": 30, "evaluate_every": 10}
     run, alone = (
         vfl.simulate(make_job({}, model=vfl.Logistic(pairs=pairs), **keys | {"test_fraction": 0.25}), parties)
@@ -120,6 +127,15 @@ def test_a_training_on_correlated_columns_rolls_back_and_learns(
     assert run.active.state["sizes"]["rollbacks"] == [rollback]
     assert run.metrics["loss"] < alone.metrics["loss"] + 0.01
     assert run.metrics["auc"] > alone.metrics["auc"] - 0.01
+
+
+@pytest.mark.parametrize(("rows", "noise"), [(800, 1.0), (4000, 0.01), (8000, 0.0)])
+def test_correlated_columns_need_no_rollback_by_default(rows: int, noise: float) -> None:
+    """The steps of pairs are so short that the loss falls, so a job without evaluations learns as well."""
+    parties = correlated(rows, noise)
+    keys = BASE | {"test_fraction": 0.25, "evaluate_every": 0}
+    run, alone = (vfl.simulate(make_job({}, model=vfl.Logistic(pairs=pairs), **keys), parties) for pairs in (12, 0))
+    assert run.metrics["loss"] < alone.metrics["loss"] + 0.005
 
 
 def test_pairs_keep_their_weights_after_the_second_rollback() -> None:

@@ -51,7 +51,7 @@ def other_columns(data: bytes) -> bytes:
 
 
 def inconsistent(data: bytes) -> bytes:
-    """Use different choices in each block, as a cheating receiver would."""
+    """Alter a receiver's message so that its choices differ from block to block, as if it cheated."""
     message = bytearray(data)
     octets = (len(message) - 16 * (field_transfers.COLUMNS + 1)) // BLOCKS
     for block in range(BLOCKS):

@@ -273,7 +273,8 @@ def test_the_bits_of_shuffled_words_are_those_of_all_multisets(rows: int, bits: 
     assert 2 ** (counted - 1) < len(multisets) <= 2**counted
     assert counted <= rows * bits
     draw = np.random.default_rng(0)
-    # numbers that a party adds to words permute the sequences, and never increase the number of answers
+    # A party that deviates can add numbers to its share of the words. Then the words are others, but there are no more
+    # possible answers than before.
     for _ in range(20):
         added = draw.integers(2**bits, size=rows)
         answers = {

@@ -93,7 +93,18 @@ def test_the_check_detects_lists_in_row_order(monkeypatch: pytest.MonkeyPatch) -
 
 
 def shared_order_follows_rows(parties: int, *, transfers: bool = False) -> float:
-    """Return how far the shared order follows the active party's rows, for a passive party that knows the ids."""
+    """Return how similar the order of the common ids is to the order of the rows in the active party's table.
+
+    A passive party knows the order of the common ids. If it were similar, the passive party would learn how the active
+    party's table is sorted.
+
+    Args:
+        parties: number of parties.
+        transfers: whether the alignment uses oblivious transfers in place of elliptic curves.
+
+    Returns:
+        The rank correlation of the two orders: near 0 if the common ids are in random order.
+    """
     ids = [shuffled(300, seed) for seed in range(parties)]
     view = PartyView(ids, transfers=transfers)
     shared = [ids[1][row] for row in view.rows["shop"]]

@@ -91,7 +91,7 @@ def test_refused_attempts_do_not_reveal_120_labels(aborts: list[tuple[str, int]]
     ledger, answers = DisclosureLedger(tmp_path / "shop.ledger", "shop"), []
     for _ in range(260):
         try:
-            ending(ledger, ("bank",), LeakageError("fewer rows of the rarest label than are asked for"))
+            ending(ledger, ("bank",), LeakageError("fewer rows of the rarest label than required"))
         except LeakageError as error:
             answers.append(error.code != "SVFL-LIMIT-REACHED")
     print(f"{sum(answers)} of 260 answers")
@@ -209,7 +209,7 @@ def test_a_peer_that_is_admitted_and_leaves_used_an_attempt(tmp_path: Path) -> N
     booking.settle(silent=True)
     assert ended(ledger, ("shop",)) == 1
     again = LedgerSession(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), SessionId("run", "2"))
-    again.settle(silent=False)  # ended well, although nothing of this party was disclosed
+    again.settle(silent=False)  # a session that ends normally is no abort, even if it disclosed nothing of this party
     assert ended(ledger, ("shop",)) == 1
     assert not ledger.read().entries
 

@@ -31,7 +31,7 @@ from tests.transport.processes import at_each, together
 
 
 def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[str, Any]:
-    """Let these parties join from threads of this process, with checkpoints, a model file and a patience of 2 s."""
+    """Let these parties join from threads of this process, with checkpoints and a model file."""
 
     def play(party: vfl.Party, kit: Path) -> Any:
         settings = {"timeout": 10, "patience": 2, "save": kit / "part.json", "checkpoints": kit / "states"} | options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,15 @@ from tests.transport.test_shares import CHUNKED_JOB
 class Trained:
     """A model of two organisations on shares, and new rows of both: training rows with a minimal change."""
 
-    def __init__(self, meet: Any, folder: Path) -> None:
-        self.meeting = meet(2, None, make_job(CHUNKED_JOB))
+    def __init__(
+        self, meet: Any, folder: Path, job: vfl.Job | None = None, parties: Sequence[vfl.Party] | None = None
+    ) -> None:
+        self.meeting = meet(2, None, job or make_job(CHUNKED_JOB))
         self.left: dict[Any, str] = {}
         self.ledgers = {name: folder / f"{name}.ledger" for name in ("bank", "shop")}
-        self.parts = at_each(self.meeting, self._join)
-        self.tables = {party.name: party for party in vfl.datasets.breast_cancer(2)}
+        self.parties = vfl.datasets.breast_cancer(2) if parties is None else parties
+        self.parts = at_each(self.meeting, self._join, self.parties)
+        self.tables = {party.name: party for party in self.parties}
         self.train = self.meeting.job.schedule(self.tables["bank"].register).train
         limits(DisclosureLedger(self.ledgers["shop"], "shop"))
 
@@ -82,6 +86,23 @@ class Trained:
                 over.set()
             served.result()
         return answered, scores
+
+    def predict(self, rows: Sequence[int]) -> tuple[dict[str, Any], dict[str, dict[Any, str]]]:
+        """Return the counts or the error of `predict` at both parties, and the rows without a score that each names."""
+        left: dict[str, dict[Any, str]] = {party.name: {} for party in self.parties}
+
+        def ask(party: vfl.Party, kit: Path) -> ScoreCounts:
+            indexed, part = self.held(party.name), self.parts[party.name]
+            return predict_rows(
+                part,
+                rows_of_array(part, indexed.X[rows], [indexed.ids[row] for row in rows]),
+                self.at(party.name),
+                on_block=lambda ids, block: None,
+                on_unscored=lambda row_id, state: left[party.name].update({row_id: state}),
+                ledger=self.ledgers[party.name],
+            )
+
+        return at_each(self.meeting, ask, self.parties), left
 
     def at(self, name: str) -> PeerSettings:
         return PeerSettings.of(self.meeting.kit(name) / "peers.toml", timeout=20, patience=5)
@@ -159,21 +180,7 @@ def test_a_spent_row_is_refused_and_counts_as_one_id(
     assert sorted(scores) == [f"new {row}" for row in (0, 1, 2, 5)]
     before = trained.told()["ids"]
 
-    left: dict[str, dict[Any, str]] = {"bank": {}, "shop": {}}
-
-    def predict(party: vfl.Party, kit: Path) -> ScoreCounts:
-        indexed, rows, unscored = trained.held(party.name), [*range(8), len(party.X)], left[party.name]
-        part = trained.parts[party.name]
-        return predict_rows(
-            part,
-            rows_of_array(part, indexed.X[rows], [indexed.ids[row] for row in rows]),
-            trained.at(party.name),
-            on_block=lambda ids, block: None,
-            on_unscored=lambda row_id, state: unscored.update({row_id: state}),
-            ledger=trained.ledgers[party.name],
-        )
-
-    outcomes = at_each(trained.meeting, predict)
+    outcomes, left = trained.predict([*range(8), len(trained.tables["bank"].X)])
     assert outcomes["bank"] == ScoreCounts(9, 6, trained=1, refused=2)
     assert left["bank"] == {"new 3": "refused", "new 4": "refused", str(held_id(trained)): "trained"}
     # the shop may not name the ids of these rows

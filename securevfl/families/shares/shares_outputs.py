@@ -76,10 +76,11 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
-        rounder: the party that rounds scores; its table limits the bits if it is available.
+        rounder: the party that rounds scores. If its table is in this process, a score has at most a quarter of the
+            bits that a row of the table contains.
 
     Returns:
-        The number of bits.
+        The number of bits; the largest possible number if the table is not in this process.
     """
     information = shape.information.get(rounder)
     codes = reason_code_bits(job, rounder, shape.columns[rounder])

@@ -321,8 +321,6 @@ class SharesParticipant(Participant):
             )
         if self._scoring is None:
             self._scoring = self._begin_scoring(min(SCORE_BLOCK_ROWS, len(rows)))
-        if request is not None:
-            self._scoring.check_request(request.ids)
         results = []
         for start in range(0, len(rows), SCORE_BLOCK_ROWS):
             X = rows[start : start + SCORE_BLOCK_ROWS]
@@ -335,6 +333,21 @@ class SharesParticipant(Participant):
             results.append(self._scoring.block(self._scored_blocks, scored, block))
             self._scored_blocks += 1
         return results[0] if len(results) == 1 else ScoreResult.joined(results)
+
+    def check_request(self, ids: Iterable[bytes]) -> None:
+        """Check before the first block that this party's ledger permits the scores of a whole request.
+
+        Args:
+            ids: digests of the ids of all rows of the request.
+
+        Raises:
+            LeakageError: the scores of a model with pairs would exceed this party's limit.
+        """
+        if self._max_pair_bits is None or not (requested := list(ids)):
+            return
+        if self._scoring is None:
+            self._scoring = self._begin_scoring(min(SCORE_BLOCK_ROWS, len(requested)))
+        self._scoring.check_request(requested)
 
     def _train_until_rollback(self, training: _TrainingResources, start: int) -> Generator[Round]:
         """Run the iterations from `start` on, until the last one or until the training rolls back."""
@@ -485,10 +498,11 @@ class SharesParticipant(Participant):
         if self._inputs is None:
             self._inputs = self._fit_inputs(data)
         params = self._params_for(tuple(map(len, batches)))
+        folder = context.resources.preprocessing
+        # this locks the folder, so that no other run writes there
+        store: PreprocessingStore = MemoryStore() if folder is None else DiskStore(folder)
         pairs = self._share_pairs(data, params)
         columns = self._column_blocks(data, params.encoding, batches)
-        folder = context.resources.preprocessing
-        store: PreprocessingStore = MemoryStore() if folder is None else DiskStore(folder)
         scheme = self._share_scheme(params.encoding)
         offline = OfflinePhase(
             context, params, scheme, columns.integers, store, remote=data.is_remote, base=self.session.base, pairs=pairs

@@ -234,7 +234,7 @@ def pair_params(job: SharesJob, plan: Plan, components: tuple[int, int], rows: i
             code="SVFL-JOB-TOO-LARGE",
             limit=MAX_PAIR_NUMBERS,
         )
-    step = plan.rate / ((job.loss.curvature or 1.0) + pair_ridge(rows))
+    step = plan.rate / ((job.loss.curvature or 1.0) + pair_ridge(rows, active * partner))
     return PairParams.of(plan.numbers, active=active, partner=partner, component=COMPONENT_STEP, step=step)
 
 

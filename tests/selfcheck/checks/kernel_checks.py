@@ -121,8 +121,14 @@ def _second(primes: Primes, reply: bytes) -> Floats:
 
 
 def _ternary_factor(primes: Primes, difference: Floats, second: Floats) -> bool:
-    """Return whether a difference (P, N) of values is a polynomial with small coefficients
-    times the second one (P, N).
+    """Return whether `difference` is `second` times a polynomial with coefficients -1, 0 and 1.
+
+    Then a division reveals the evaluator's factor.
+
+    Args:
+        primes: the P primes.
+        difference: the difference of two polynomials of replies, by its values at N points (P, N) modulo each prime.
+        second: the second polynomial of the public key, in the same form.
     """
     steps = Transform(primes, DEGREE)
     below = steps.forward(second[..., None])[..., 0]
