@@ -44,7 +44,7 @@ def derive_key(key: bytes, *context: str | bytes | int) -> bytes:
     if len(key) != SYMMETRIC_KEY_BYTES:
         raise CryptoError(
             f"the key has {len(key)} bytes instead of {SYMMETRIC_KEY_BYTES}",
-            "derive one with HKDF, or draw it with os.urandom(32)",
+            "derive a key of 32 bytes with HKDF, or draw one with os.urandom(32)",
             code="SVFL-CRYPTO-KEY",
         )
     return HKDFExpand(SHA256(), SYMMETRIC_KEY_BYTES, encode_context("securevfl", *context)).derive(key)

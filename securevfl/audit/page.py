@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from securevfl.audit.findings import Audit, Inference
 from securevfl.consent.learned_table import LEARNED_TITLE, SIZES_TEXT, learned_note, learned_table
-from securevfl.consent.sheet_document import WIDTH
+from securevfl.consent.sheet_document import WIDTH, table_lines
 from securevfl.display import html as markup
 from securevfl.display.html import Markup, escape
-from securevfl.display.text_layout import paragraph, text_table
+from securevfl.display.text_layout import paragraph
 from securevfl.protocols.declarations import MessageDeclaration
 
 GLOSSARY = {
@@ -115,7 +115,7 @@ def text(audit: Audit) -> str:
     if audit.outputs:
         table = learned_table(list(audit.roles), audit.outputs)
         lines += ["", LEARNED_TITLE]
-        lines += text_table(table.heads, table.rows, WIDTH, flexible=table.flexible, right=table.right, indent="  ")
+        lines += table_lines(table)
     for title, messages, exposed, inferences in _sections(audit):
         lines += ["", title] if title != ANYONE else []
         for item in messages:

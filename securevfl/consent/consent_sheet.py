@@ -101,7 +101,7 @@ class ConsentSheet(str):
     def footer(self) -> str:
         """Lines with the digest, the date and the version. The digest does not cover them."""
         today = datetime.now(UTC).date().isoformat()
-        return f"Sheet {self.digest}, printed on {today} by securevfl {__version__}"
+        return f"Sheet digest {self.digest}, printed on {today} by securevfl {__version__}"
 
     @property
     def learned(self) -> list[dict[str, str]]:
@@ -342,6 +342,7 @@ def _sheet(
 def _details(job: Job, roles: Roles, facts: RunFacts | None) -> list[SheetSection]:
     """Return the sections below the first screen: method, encryption, resources, and each party's messages."""
     family = job.family
+    common = family.common_statements(job, roles, facts)
     why_not_shares = why_not_on_shares(job.model, job.optimizer) if job.protocol.seals else ""
     method = [
         ("method", f"{job.optimizer.label} on {_article(job.model.name)} {job.model.name} model"),
@@ -350,7 +351,7 @@ def _details(job: Job, roles: Roles, facts: RunFacts | None) -> list[SheetSectio
         *([("not on", f"shares, because {why_not_shares}")] if why_not_shares else []),
         *_weight_statements(job),
         ("encrypted", family.strength(job)),
-        *([("openings", line)] if (line := family.common_statements(job, roles, facts).get("openings")) else []),
+        *((word, line) for word in ("openings", "steps") if (line := common.get(word))),
     ]
     declared = run_declarations(family, job, roles)
     messages = [

@@ -10,18 +10,21 @@ from collections.abc import Sequence
 from securevfl.consent.sheet_document import SheetTable
 from securevfl.disclosure.outputs import Output
 
-HEADS = ("Party", "Learns", "About", "Number of values", "Bits of one value", "Share, all values together")
-LEARNED_TITLE = "Who learns what, at most, in a complete run"
+HEADS = ("Party", "Learns", "About", "Values", "Bits each", "Part of the data")
+LEARNED_TITLE = "Who learns what, at most, during training and measurement"
 LEARNED_NOTE = (
-    "A value of 8 bits is one of 256. Share: how much of the labels or columns named under About all values of the "
-    "line reveal together."
+    "A value of 8 bits is one of 256 possible values. The last column states how much of the other party's data "
+    "all values of the line reveal together."
 )
 ALL_NOTE = '"all" means everything.'
 UNKNOWN_NOTE = (
-    '"-" means that the values follow from other lines of this table, or that the share is unknown or has no bound.'
+    '"-" means that the values follow from other lines of this table, or that the part is unknown or has no bound.'
 )
-SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
-NOTHING_LEARNED = "nothing about a row"
+SIZES_TEXT = (
+    "Every party learns how many rows, columns of each party, batches (groups of rows) and iterations (steps on one "
+    "batch) the training has."
+)
+NOTHING_LEARNED = "nothing about any row"
 
 
 def learned_note(outputs: Sequence[Output]) -> str:
@@ -52,7 +55,7 @@ def learned_table(parties: Sequence[str], outputs: Sequence[Output]) -> SheetTab
 def _cells(output: Output) -> tuple[str, ...]:
     return (
         output.receiver,
-        output.name + (f" (of {output.rows:,} rows)" if output.rows and output.numbers else ""),
+        output.in_words,
         output.source,
         output.amount,
         str(output.bits) if output.numbers else "-",

@@ -132,16 +132,7 @@ def as_text(sections: Iterable[SheetSection]) -> str:
 def _section_lines(item: SheetSection) -> list[str]:
     lines = paragraph(item.title, WIDTH, hang="  ")
     if item.table is not None:
-        table = item.table
-        lines += text_table(
-            table.heads,
-            table.rows,
-            WIDTH,
-            flexible=table.flexible,
-            right=table.right,
-            indent="  ",
-            widest=table.widest,
-        )
+        lines += table_lines(item.table)
     for number, block in enumerate(item.blocks):
         lines += [""] if number or item.table is not None else []
         if block.heading:
@@ -149,6 +140,13 @@ def _section_lines(item: SheetSection) -> list[str]:
         for statement in block.statements:
             lines += _statement_lines(statement, "    " if block.heading else "  ")
     return lines
+
+
+def table_lines(table: SheetTable) -> list[str]:
+    """Return a table as lines of at most 80 characters."""
+    return text_table(
+        table.heads, table.rows, WIDTH, flexible=table.flexible, right=table.right, indent="  ", widest=table.widest
+    )
 
 
 def _statement_lines(statement: Statement, indent: str) -> list[str]:

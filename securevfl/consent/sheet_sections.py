@@ -14,27 +14,31 @@ from securevfl.consent.learned_table import LEARNED_TITLE, SIZES_TEXT, learned_n
 from securevfl.consent.sheet_document import SheetBlock, SheetSection, SheetTable, Statement, section
 from securevfl.consent.sheet_lines import tool_lines
 from securevfl.data.column_types import decided_from_values
+from securevfl.disclosure.information_content import InformationContent
 from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 ASSUMPTIONS = (
-    "Every party follows the protocol, but may study everything that it receives (semi-honest). Certificates identify "
-    "the parties. If a party breaks the protocol in a way that this sheet does not describe, it could learn more: "
-    "SECURITY.md states what."
+    "The statements on who learns what hold if every party follows the protocol. A party may study everything that it "
+    "receives (semi-honest). Certificates identify the parties. A party that breaks the protocol in other ways than "
+    "this sheet describes could learn more: see SECURITY.md."
 )
 LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
+_SCORES_NOTE = "Scores of people outside the training: see Questions later."
 _OTHERWISE = (
     "Nobody learns anything about a row that this sheet does not state. --details lists each message and what it "
     "reveals."
 )
 REFUSAL = (
-    "Answer no. If your operator starts the program so that it asks no question, leave out --accept with the digest "
-    "that is printed below this sheet. The others then know the number of your rows and columns, and whether the "
-    "columns are those of your earlier jobs. From the alignment, which came before this sheet, they know which of "
-    "their people are in your table.",
-    "With `securevfl ledger --limit columns=5%` you set a limit: your program then refuses a job if all jobs together "
-    "would disclose more than 5% of your columns.",
+    "If the program asks you, answer no. If it runs without asking a question, it agrees only if your operator adds "
+    "--accept and the digest of this sheet (last line). To say no, tell the operator not to add it.",
+    "Even if you say no, the others already know the number of your rows and columns, and whether the columns are "
+    "those of your earlier jobs. From the alignment, which came before this sheet, they know which of their people "
+    "are in your table.",
+    "With `securevfl ledger --limit columns=5%` you set a limit of your own: your program then refuses a job if all "
+    "jobs together would disclose more than 5% of your columns. No job file can lift it, and it replaces no other "
+    "limit.",
     "What was disclosed once cannot be recalled.",
 )
 
@@ -43,42 +47,48 @@ def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str
     """Return the first section: the sheet's title, the model, the method, and the rows and columns of the training."""
     title = f"Consent sheet {heading}" if heading else "Consent sheet: what this job discloses, and to whom"
     statements = [
-        *_readable_shares(job, roles, facts),
+        *_risk_statements(job, roles, facts),
         ("model", f"{job.model.name}, on {job.family.title(job, roles)}"),
     ]
     statements += [("shares", text)] if (text := job.family.common_statements(job, roles, facts).get("shares")) else []
     statements += [("code", line) for line in code_lines(job)]
     if facts is not None:
         sizes = facts.shape
-        held_out = f"; {sizes.held_out:,} others measure it (they are held out)" if sizes.held_out else ""
+        measured = f" Its accuracy is measured on {sizes.held_out:,} other rows (the held-out rows)."
         columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
-        rows = f"{sizes.rows:,} train it{held_out}. A row has the data of one id, for example of one person"
+        rows = f"The model is trained on {sizes.rows:,} rows.{measured if sizes.held_out else ''}"
+        rows += " A row has the data of one id, for example of one person"
         statements += [("rows", rows), ("columns", columns)]
         decided = [f"{party.name}: {text}" for party in facts.parties if (text := decided_from_values(party.types))]
         statements += [("types", "\n".join(["decided from values:", *decided]))] if decided else []
     return SheetSection(title, (SheetBlock(tuple(statements)),))
 
 
-def _readable_shares(job: Job, roles: Roles, facts: RunFacts | None) -> list[Statement]:
+def _risk_statements(job: Job, roles: Roles, facts: RunFacts | None) -> list[Statement]:
     """Return a statement on how much of one column of each party an attack read from scores of new rows."""
     if facts is None or not job.family.score_bits(job, facts.shape):
         return []
     requester = job.family.score_requester(job, roles.lead)
-    shares = [
-        f"{content.readable_share:.0%} of the variation in one column of {name}"
-        for name, content in facts.shape.information.items()
-        if name != requester
-    ]
-    if not shares:
+    owners = [name for name in facts.shape.information if name != requester]
+    if not owners:
         return []
+    shares = " and ".join(_readable_share(facts.shape.information[name], name) for name in owners)
     return [
         (
             "risk",
-            f"scores of new rows reveal a part of other parties' columns to {requester}. In a test on a sample of "
-            f"rows, {' and '.join(shares)} could be computed from the scores (100% would mean that the column can be "
-            "read). This is an estimate before the training: the scores of the model can reveal more or less",
+            f"When {requester} later asks for scores of people who were not in the training, these scores reveal a "
+            f"part of the data of {' and '.join(owners)} about them. In a test on a sample of rows, {shares} could be "
+            "computed from the scores. At 100% the value of each person would be known, at 0% nothing. This is an "
+            "estimate, not a limit. The finished model is not known yet, and its scores can reveal more or less than "
+            "this",
         )
     ]
+
+
+def _readable_share(content: InformationContent, owner: str) -> str:
+    """State how much of one column an attack read; the name of the column is known if its table is in this process."""
+    column = f"the column {content.readable_column}" if content.readable_column else "one column"
+    return f"{content.readable_share:.0%} of the variation in {column} of {owner}"
 
 
 def code_lines(job: Job) -> list[str]:
@@ -115,14 +125,16 @@ def disclosure_sections(
     )
     if facts is None:
         return [SheetSection("Who learns what", (*blocks, SheetBlock((("", SIZES_TEXT),)))), *before]
-    notes = SheetBlock((("", learned_note(facts.outputs)), ("", SIZES_TEXT)))
+    texts = [learned_note(facts.outputs), SIZES_TEXT]
+    texts += [_SCORES_NOTE] if job.family.score_bits(job, facts.shape) else []
+    notes = SheetBlock(tuple(("", text) for text in texts))
     learned = SheetSection(LEARNED_TITLE, (notes,), learned_table(roles.parties, facts.outputs))
     return [learned, *_broken_protocol_sections(job, roles, facts), *before, *_consequences(blocks)]
 
 
 def _consequences(blocks: tuple[SheetBlock, ...]) -> list[SheetSection]:
     """Return the section on what follows from the table, unless nothing does."""
-    return [SheetSection("What follows from the table of who learns what", blocks)] if blocks else []
+    return [SheetSection("What else follows for a party", blocks)] if blocks else []
 
 
 def _broken_protocol_sections(job: Job, roles: Roles, facts: RunFacts) -> list[SheetSection]:
@@ -133,11 +145,13 @@ def _broken_protocol_sections(job: Job, roles: Roles, facts: RunFacts) -> list[S
 
 def _later_statements(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[Statement]:
     """Return statements on what a party learns or sends when scores of new rows are requested after the training."""
-    statements = [("learns", text) for word, text in job.family.statements(job, roles, name, facts) if word == LATER]
-    statements += tool_lines(job, roles, facts, name)
-    if facts is not None and name == job.family.score_requester(job, roles.lead):
-        statements += [("scores", text) for text in _score_texts(job, facts, name)]
-    return without_repeated_words(statements)
+    texts = [text for word, text in job.family.statements(job, roles, name, facts) if word == LATER]
+    compared = facts is not None and name == job.family.score_requester(job, roles.lead)
+    figures = _score_texts(job, facts, name) if facts is not None and compared else []
+    if texts and figures:
+        texts[0] = f"{texts[0]}. {figures.pop()}"
+    statements = [("learns", text) for text in texts] + tool_lines(job, roles, facts, name)
+    return without_repeated_words([*statements, *(("scores", text) for text in figures)])
 
 
 def _score_texts(job: Job, facts: RunFacts, requester: str) -> list[str]:
@@ -170,17 +184,19 @@ def later_section(job: Job, roles: Roles, facts: RunFacts | None) -> SheetSectio
     requester = job.family.score_requester(job, roles.lead)
     if not job.family.score_bits(job, None if facts is None else facts.shape):
         return section("Questions later", "None: this job permits no scores of new rows.")
-    scores_notice = (
-        f"{requester} may ask for scores of new rows. The other parties learn how many people it asks about, and which "
-        "of them are in their tables. The ledger counts both. "
-        f"{requester} learns which of these people the others have."
+    texts = (
+        f"After the training, {requester} may ask for scores of people who were not in it. The other parties learn how "
+        "many people it asks about, and which of them are in their tables. Their ledgers count both.",
+        f"{requester} learns which of these people the others have in their tables.",
+        f"Unless another party sets a limit, {requester} may ask about any number of people. "
+        "`securevfl ledger --limit scores=10000 --limit ids=10000` sets one.",
     )
     blocks = [
         SheetBlock(tuple(items), name)
         for name in roles.parties
         if (items := _later_statements(job, roles, facts, name))
     ]
-    return SheetSection("Questions later", (SheetBlock((("", scores_notice),)), *blocks))
+    return SheetSection("Questions later", (SheetBlock(tuple(("", text) for text in texts)), *blocks))
 
 
 def ledger_sections(

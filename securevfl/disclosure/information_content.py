@@ -14,12 +14,13 @@ breast cancer table.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.disclosure.score_reading import largest_readable_share
+from securevfl.disclosure.score_reading import readable_shares
 
 VALUE_STEP = 1 / 8
 """Resolution of a column, in standard deviations."""
@@ -39,11 +40,13 @@ class InformationContent:
         max_share: the largest share of `bits` that is lost when one column is removed; 0 for a single column.
         readable_share: the largest share of the variance of one column that a score can reveal
             (`securevfl.disclosure.score_reading`).
+        readable_column: the name of this column; empty if the names are unknown.
     """
 
     bits: float
     max_share: float
     readable_share: float = 0.0
+    readable_column: str = ""
 
     def in_words(self, bits: int, outputs: int, owner: str) -> str:
         """State how much about a row of `owner` its scores can reveal, `outputs` numbers of `bits` bits each."""
@@ -56,22 +59,32 @@ class InformationContent:
         return f"The {sent} bits of {scores} are at most {sent / self.bits:.0%} of the {of_row}."
 
     @classmethod
-    def of(cls, X: Floats) -> InformationContent:
-        """Estimate the information content from some rows X (n, d) of a table, whether or not they are scaled."""
+    def of(cls, X: Floats, names: Sequence[str] = ()) -> InformationContent:
+        """Estimate the information content from some rows of a table, whether or not they are scaled.
+
+        Args:
+            X: the rows (n, d).
+            names: the names of the d columns, if they are known.
+
+        Returns:
+            The information content of a row.
+        """
         centred = X - X.mean(axis=0)
         deviation = centred.std(axis=0)
         varies = deviation > EQUAL_VALUES * np.abs(X).max(axis=0, initial=0.0)
         unit = centred[:, varies] / deviation[varies]
         column_entropies, R = np.array([_entropy(column) for column in unit.T]), unit.T @ unit / max(1, len(X))
         total, d = _joint_bits(column_entropies, R), len(column_entropies)
-        readable_share = largest_readable_share(unit)
+        readable = readable_shares(unit)
+        readable_share = float(readable.max(initial=0.0))
+        readable_column = names[np.flatnonzero(varies)[int(np.argmax(readable))]] if readable_share and names else ""
         if d < 2 or not total:
-            return cls(total, 0.0, readable_share)
+            return cls(total, 0.0, readable_share, readable_column)
         # only columns of enough entropy can contain half of the information content, so the others are not tried
         candidates = np.flatnonzero(column_entropies - np.log2(MIN_VARIANCE) / 2 >= total / 2)
         remaining = (np.delete(np.arange(d), j) for j in candidates)
         shares = (1 - _joint_bits(column_entropies[kept], R[np.ix_(kept, kept)]) / total for kept in remaining)
-        return cls(total, max(shares, default=0.0), readable_share)
+        return cls(total, max(shares, default=0.0), readable_share, readable_column)
 
 
 def entropies(X: Floats) -> Floats:

@@ -43,7 +43,8 @@ class Output:
             the values, otherwise 0.
         leaks: names of the leaks (`securevfl.disclosure.leaks`) that are checked for this output.
         basis: a description of the equations, such as "every residual", for people who read the ledger.
-        explanation: a sentence that defines a word of `name`, for people who read the consent sheet.
+        words: the values in words, for people who read the consent sheet; empty for the name and the number of rows.
+        explanation: sentences that explain the values to people who read the consent sheet.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Output:
     rho: float = 0.0
     leaks: tuple[str, ...] = ()
     basis: str = ""
+    words: str = ""
     explanation: str = ""
 
     @property
@@ -86,6 +88,11 @@ class Output:
             sender=self.giver,
             basis=self.basis,
         )
+
+    @property
+    def in_words(self) -> str:
+        """The values in words, such as "gradients (of 256 rows)"."""
+        return self.words or self.name + (f" (of {self.rows:,} rows)" if self.rows and self.numbers else "")
 
     @property
     def source(self) -> str:

@@ -25,21 +25,21 @@ _POWER_ITERATIONS = 100
 _CONVERGED = 1e-4
 
 
-def largest_readable_share(unit: Floats) -> float:
-    """Return the largest share of the variance of one column that a score can reveal, by an attack on these rows.
+def readable_shares(unit: Floats) -> Floats:
+    """Return the share of the variance of each column that a score can reveal, by an attack on these rows.
 
     Args:
         unit: columns of mean 0 and standard deviation 1 (n, d), at most 4,096 rows of the table.
 
     Returns:
-        The share between 0 and 1; 0 if there are no columns or fewer than four rows.
+        Shares (d,) between 0 and 1; 0 if there are fewer than four rows.
     """
     n, d = unit.shape
     if n < 4 or not d:
-        return 0.0
+        return np.zeros(d)
     scores = unit @ _main_direction(unit)
     known = max(1, min(MAX_KNOWN_ROWS, n // 2))
-    return float(added_by_column(np.zeros((n, 0)), scores[:, None], unit, known).max())
+    return added_by_column(np.zeros((n, 0)), scores[:, None], unit, known)
 
 
 def _main_direction(unit: Floats) -> Floats:

@@ -119,7 +119,7 @@ class FamilyOutputs(ABC, Generic[O]):
 
         Returns:
             Texts by word: "shares" explains secret shares, "openings" states how many values a run decrypts or opens,
-            and "nobody" names values that no party learns.
+            "steps" how scores of new rows are rounded, and "nobody" names values that no party learns.
         """
         return {}
 

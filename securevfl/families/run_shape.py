@@ -93,7 +93,7 @@ def derive_run_shape(
         },
         helpers=helpers,
         information={
-            party.name: InformationContent.of(party.X[schedule.sample(MAX_SAMPLE_ROWS)])
+            party.name: InformationContent.of(party.X[schedule.sample(MAX_SAMPLE_ROWS)], party.columns)
             for party in with_columns
             if columns_final or shares is not None
         },

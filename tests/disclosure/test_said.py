@@ -39,7 +39,10 @@ def trains_on_shares(**keys: Any) -> vfl.Job:
 @pytest.mark.long
 @pytest.mark.parametrize(("rows", "refused"), [(160, True), (200, True), (201, False), (400, False)])
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
-    """As for a sealed gradient of this number of columns on one batch of all rows."""
+    """200 opened weights are numbers that could reveal as many labels, so they are refused for a table of few rows.
+
+    The same rule holds for an encrypted gradient of 200 columns, which is opened once for all rows.
+    """
     sheet = vfl.explain(trains_on_shares(), noise_tables(rows, 200))
     assert ("would be refused: disclosure to shop: its opened weights are 200 numbers" in sheet) == refused
     if refused:

@@ -12,7 +12,7 @@ import securevfl as vfl
 from securevfl.audit.report import run_audit
 from securevfl.data.party import Helper
 from securevfl.disclosure.information_content import InformationContent
-from securevfl.disclosure.score_reading import largest_readable_share
+from securevfl.disclosure.score_reading import readable_shares
 from securevfl.families import FAMILIES, leak_kinds
 
 EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
@@ -67,8 +67,8 @@ def test_score_bits_follow_columns_and_too_few_are_refused(columns: int, bits: i
         assert f'add score_bits = {bits} or scores = "none" to protocol.shares, or accept it with accepts' in text
         text = vfl.explain(vfl.Job(model="logistic", protocol=fewer(bits)), [shop], others={"bank": 3})
         assert "would be refused" not in text
-    assert f"rounded to one of {2**bits} values ({bits} bits), in steps of " in text
-    assert ("The job would allow 128 values (7 bits); fewer are used" in text) == (4 <= bits < 7)
+    assert f"rounded to one of {2**bits} values ({bits} bits)" in text
+    assert ("The job would permit 128 values (7 bits). The program uses fewer" in text) == (4 <= bits < 7)
     accepted = vfl.explain(vfl.Job(model="logistic", accepts=["scores"]), [shop], others={"bank": 3})
     assert "rounded to one of 128 values (7 bits)" in accepted
     if bits < 7:  # a number that the job names is disclosed or refused
@@ -125,17 +125,30 @@ def test_the_sheet_begins_with_the_result_of_the_audits_attack() -> None:
     job = vfl.Job(model="logistic", epochs=4, test_fraction=0.5)
     ((word, text), *_) = vfl.explain(job, parties).sections[0].blocks[0].statements
     assert word == "risk"
-    stated = re.search(r" (\d+)% of the variation in one column of shop could be computed from the scores ", text)
+    pattern = r" (\d+)% of the variation in the column (\S+) of shop could be computed from the scores\."
+    stated = re.search(pattern, text)
     assert stated is not None
+    assert stated[2] in parties[1].columns
     audit = run_audit(job, parties, seeds=(0,))
     (attack,) = (inference for inference in audit.inferences if inference.name == "score columns")
     assert 0.8 < attack.real == attack.simulated <= int(stated[1]) / 100 + 0.02
     assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
 
 
+def test_a_sheet_names_only_columns_of_its_owner() -> None:
+    bank, shop = vfl.datasets.loans()
+    job = vfl.Job(model="logistic")
+    at_shop = " ".join(vfl.explain(job, [shop], others={"bank": len(bank.columns)}).split())
+    (column,) = re.findall(r"of the variation in the column (\S+) of shop", at_shop)
+    assert column in shop.columns
+    at_bank = vfl.explain(job, [bank], others={"shop": len(shop.columns)})
+    assert not [name for name in shop.columns if name in at_bank.split()]
+    assert "of the variation in" not in at_bank
+
+
 def test_independent_columns_are_hardly_readable() -> None:
     """One score of many independent columns reveals little of each, and nothing of a table without columns."""
     X = np.random.default_rng(6).normal(size=(4096, 50))
     assert InformationContent.of(X).readable_share < 0.2
-    assert largest_readable_share(np.zeros((10, 0))) == 0.0
-    assert largest_readable_share(X[:3]) == 0.0
+    assert not readable_shares(np.zeros((10, 0))).size
+    assert not readable_shares(X[:3]).any()

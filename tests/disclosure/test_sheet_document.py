@@ -41,12 +41,13 @@ def test_every_output_is_in_the_table_once_with_its_bits(name: str, sheets: dict
     expected = Counter(
         (
             output.receiver,
-            output.name + (f" (of {output.rows:,} rows)" if output.rows and output.numbers else ""),
+            output.words or output.name + (f" (of {output.rows:,} rows)" if output.rows and output.numbers else ""),
             f"{'labels' if output.kind == 'labels' else 'columns'} of {', '.join(output.about)}",
             str(output.bits) if output.numbers else "-",
         )
         for output in outputs
     )
+    assert all(f" {output.rows:,} rows" in output.words for output in outputs if output.words)
     rows = learned_rows(sheets[name])
     assert Counter((*row[:3], row[4]) for row in rows if row[2]) == expected
     silent = {party.name for party in parties} - {output.receiver for output in outputs}

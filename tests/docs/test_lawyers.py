@@ -70,7 +70,7 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "The ledger and the audit count": "tests/disclosure/test_disclosed_the_same.py::"
     "test_every_record_at_a_gate_is_of_an_output_and_has_its_bits",
     "The receiver; the values": OUTPUTS,
-    'For the share, "all"': OUTPUTS,
+    'For the part, "all"': OUTPUTS,
     'A "-" means': OUTPUTS,
     "It does not learn which": SIZES,
     "The passive party learns nothing": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
@@ -80,7 +80,8 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "No program can delete": "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
     "The digest identifies": DIGEST,
     "Date and version": DIGEST,
-    "These two sentences": OUTPUTS,
+    "These sentences explain": OUTPUTS,
+    "A party's sheet names": "tests/disclosure/test_score_bits.py::test_a_sheet_names_only_columns_of_its_owner",
     "The value of 5%": "tests/cli/test_ledger.py::test_the_limit_that_a_sheet_advises_bounds_the_default_job",
     "The sample has neither": SHEET,
     "Then it lists the leaks": CONSENT + "test_the_first_screen_lists_disclosures_and_no_messages",
@@ -292,10 +293,10 @@ def test_the_page_follows_the_whole_sheet() -> None:
         words, at = words[:place] + "~" + words[place + len(item) :], place
     left = Counter(re.findall(r"[\w()]+", words))
     explained = (
-        "A value of bits is one of Share how much of the labels or columns named under About all values of the line "
-        "reveal together"
+        "A value of bits is one of possible values The last column states how much of the other party s data all "
+        "values of the line reveal together"
     )
-    heads = f"risk model shares rows columns {3 * 'bank columns of shop '} bank learns scores"
+    heads = f"risk model shares rows columns {3 * 'bank columns of shop '} bank learns also also"
     assert left == Counter(f"{explained} {heads}".split())
 
 

@@ -278,14 +278,17 @@ def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:
     assert "The 7 bits of a score are at most 20% of the 36 bits" in " ".join(sheet.split())
     assert "shop (partner)" in sheet
     assert [row[:2] for row in learned_rows(sheet)][-2:] == [
-        (name, "nothing about a row") for name in ("shop", "telco")
+        (name, "nothing about any row") for name in ("shop", "telco")
     ]
     assert "gradient" not in sheet
     assert sheet.count("would be refused") == 1  # because the table has only 120 held-out rows
-    assert "If bank and shop pooled their shares, they could compute the score and the residual of every row" in sheet
+    assert (
+        "If bank and shop put their parts together, they could compute their weights, and for each row its score"
+        in sheet
+    )
     named = cancer_shares_job(protocol=vfl.Protocol(shares=vfl.Shares(partner="telco")))
     assert "telco (partner)" in vfl.explain(named, first_cancer_rows(3))
-    assert "Every party learns the sizes" in vfl.explain(cancer_shares_job())
+    assert "Every party learns how many rows" in vfl.explain(cancer_shares_job())
     with raises_code(PartiesError, "SVFL-PARTIES-NAME", party="nobody"):
         vfl.explain(cancer_shares_job(protocol=vfl.Protocol(shares=vfl.Shares(partner="nobody"))), first_cancer_rows(3))
 

@@ -209,7 +209,7 @@ def test_a_peer_that_is_admitted_and_leaves_used_an_attempt(tmp_path: Path) -> N
     booking.settle(silent=True)
     assert ended(ledger, ("shop",)) == 1
     again = LedgerSession(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), SessionId("run", "2"))
-    again.settle(silent=False)  # ended well, although nothing of this party was disclosed
+    again.settle(silent=False)  # a session that ends normally is no abort, even if it disclosed nothing of this party
     assert ended(ledger, ("shop",)) == 1
     assert not ledger.read().entries
 

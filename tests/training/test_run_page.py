@@ -49,7 +49,7 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     assert page.count("<svg") == 9  # AUC; lift, calibration, ROC; loss and AUC by round and second; costs
     for output in run.active.outputs_of_run:
         assert f'<td data-head="Learns">{output.name}' in page
-        assert f'<td data-head="Number of values">{output.amount}</td>' in page
+        assert f'<td data-head="Values">{output.amount}</td>' in page
     figure = r'<td class="figure">(%s)</td>'
     rows = re.findall(rf"<tr>{figure % '[^<]+'}{figure % '[^<]+'}{figure % '[0-9]+'}</tr>", page)
     assert len(rows) == len(run.calibration)

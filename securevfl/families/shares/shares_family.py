@@ -51,12 +51,13 @@ from securevfl.families.shares.shares_outputs import (
 from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
 from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
-    PAIR_SCORES_TEXT,
     PAIRS_TEXT,
     SCORE_PARTS_TEXT,
     column_share_text,
+    interactions_text,
     opened_text,
-    scores_text,
+    score_steps_text,
+    scores_texts,
     stop_decisions_text,
     table_error,
     weights_text,
@@ -295,13 +296,17 @@ class SharesFamily(Family[SharesJob]):
     def common_statements(self, job: SharesJob, roles: Roles, facts: RunFacts | None) -> dict[str, str]:
         """Return what secret shares are, how many values are opened, and which values stay shared."""
         (partner, *_) = roles.with_role(PARTNER) or ("its partner",)
-        weight = "a weight that the job does not open" if job.protocol.shares.open_weights else "a weight of the model"
+        opens = bool(job.protocol.shares.open_weights)
+        weight = "any weight that the job does not open" if opens else "any weight of the model"
         statements = {
             "shares": f"each number of the training is split into two parts, one for {roles.lead} and one for "
             f"{partner}; each part alone is a random number",
-            "nobody": "Nobody learns the residual of a row (the error of its prediction), the row to which a measured "
-            f"score belongs, or {weight}. Each party has at most a random share of these numbers.",
+            "nobody": "Nobody learns the prediction error of any row, which score belongs to which measured row, or "
+            f"{weight}. Each party has at most one of the two parts described under shares, and this part alone is a "
+            "random number.",
         }
+        if text := score_steps_text(job, None if facts is None else facts.shape):
+            statements["steps"] = text
         return statements if facts is None else statements | {"openings": opened_text(facts)}
 
     def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
@@ -331,27 +336,29 @@ class SharesFamily(Family[SharesJob]):
         if requester in options.open_weights:
             statements.append(("scores", SCORE_PARTS_TEXT.format(asker=requester)))
         if party == requester and options.scores != "none":
-            statements.append(("later", scores_text(job, None if facts is None else facts.shape, party)))
+            texts = scores_texts(job, None if facts is None else facts.shape, party)
+            statements += [("later", text) for text in texts]
         holders = roles.lead, *roles.with_role(PARTNER)
         if job.model.pair_rank and options.scores != "none" and party != requester and party in holders:
-            statements.append(("scores", PAIR_SCORES_TEXT))
+            statements.append(("scores", interactions_text(job, roles, party, facts)))
         return statements
 
     def gain_of_deviation(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts) -> str:
         """Return what the active party could learn from evaluations with a changed program, for its consent sheet."""
-        return column_share_text(facts, party) if roles.role(party) == ACTIVE else ""
+        return column_share_text(job, facts, party) if roles.role(party) == ACTIVE else ""
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:
         """Return one line that states that only the two share holders together can reconstruct the shared values."""
         partner = roles.with_role(PARTNER) or ("its partner",)
         others = [name for name in roles.parties if name not in (roles.lead, partner[0])]
         about_others = (
-            f" Of {' and '.join(others)}, they could compute the contribution to the score of each row. Any other "
-            "parties that pool learn only what each of them learns in any case."
+            f" Of {' and '.join(others)}, they could compute the contribution to the score of each row. Other parties "
+            "that put their parts together learn only what each of them learns in any case."
         )
         return (
-            f"If {roles.lead} and {partner[0]} pooled their shares, they could compute the score and the residual of "
-            f"every row, and so its label, and the weights of both.{about_others if others else ''}"
+            f"If {roles.lead} and {partner[0]} put their parts together, they could compute "
+            f"{'their weights' if others else 'the weights of the model'}, and for each row its score, its prediction "
+            f"error and so its label.{about_others if others else ''}"
         )
 
     def participant(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Participant:

@@ -76,10 +76,11 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
-        rounder: the party that rounds scores; its table limits the bits if it is available.
+        rounder: the party that rounds scores. If its table is in this process, a score has at most a quarter of the
+            bits that a row of the table contains.
 
     Returns:
-        The number of bits.
+        The number of bits; the largest possible number if the table is not in this process.
     """
     information = shape.information.get(rounder)
     codes = reason_code_bits(job, rounder, shape.columns[rounder])
@@ -144,7 +145,8 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
         rows=rows,
         numbers=1,
         bits=COUNT_BITS,
-        explanation="A row is out of range if its score is too large for the arithmetic of the training.",
+        words=f"how many of {rows:,} rows had too large a score",
+        explanation="A score is too large if the training cannot compute with it correctly.",
         **_about_columns(job, shape),
     )
 
@@ -153,14 +155,18 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of (rounded score, label) pairs in random order, which determine metrics of the final model."""
     rows, loss = measured_rows(shape), job.model.loss
     bits = job.protocol.shares.pair_bits(classifies=loss.classifies, code_bits=code_bits(loss))
+    count = shape.outputs * multiset_bits(rows, bits) if rows else 0
     return Output(
         PAIRS,
         occasion="evaluation",
         times=1,
-        count=shape.outputs * multiset_bits(rows, bits) if rows else 0,
+        count=count,
         rows=rows,
         numbers=rows * shape.outputs,
         bits=bits,
+        words=f"pairs of a score and a label of {rows:,} rows, in random order",
+        explanation=f"{shape.active} has the labels of the pairs already. Because of the random order, all pairs "
+        f"together reveal at most {count:,} bits about columns.",
         leaks=(SMALL_METRICS.name,),
         **_about_columns(job, shape),
     )
@@ -179,7 +185,8 @@ def loss_output(job: SharesJob, shape: RunShape) -> Output:
         rows=rows,
         numbers=1,
         bits=LOSS_SUM_BITS,
-        explanation="A loss is a number for the error of one prediction.",
+        words=f"sum of the prediction errors of all {rows:,} rows",
+        explanation="A prediction error states how wrong one prediction is.",
         leaks=(SMALL_METRICS.name,),
         **_about_columns(job, shape),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from securevfl.base.roles import PARTNER, Roles
 from securevfl.disclosure.counts import COLUMN_BIT_GROUP, RunShape
 from securevfl.disclosure.outputs import Output
 from securevfl.families.facts import RunFacts
@@ -18,11 +19,14 @@ from securevfl.families.shares.shares_outputs import (
     LOSS_SUMS,
     MAX_EVALUATION_SHARE,
     PAIRS,
+    SMALL_METRICS,
     disclosed_score_bits,
     rounding_party,
 )
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.models.loss import Loss, NumberLoss
+from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET, max_evaluations
+from securevfl.protocols.shares.quantizer import Quantizer
 
 _WEIGHTS_TEXT = """\
 its own weights, as the job permits, and so the outputs X_k theta_k of its columns, which rank the labels
@@ -32,21 +36,27 @@ _WEIGHT_BITS_TEXT = """\
 They are rounded at random; a
 malicious party can choose what {total:,} bits disclose about the labels and the others' columns"""
 
-_SCORES_TEXT = """\
-{asker} can combine a score with its own columns. If one column of another party has most of the
-weight in the model, or if several of its columns rise and fall together, {asker} can then read most of a column. A
-model scores a row once and returns the same score if it is asked again. It never scores a row of the training"""
+_DOMINANT_TEXT = """\
+A few bits can be most of a single column: if one column of another party has most of the weight in the model, or if
+several of its columns rise and fall together, {asker} can compute most of a column from the scores and its own
+columns"""
 
-_UNPROVEN_TEXT = """\
-the maximum for pairs is not proven if the program of {active} also sends wrong numbers while the pairs are shuffled. \
-"""
+_REPEATED_TEXT = """\
+If {asker} asks for the same row again, it gets the same score. Another model can give another score of
+it{together}. A row of the training never gets a score"""
 
 PAIRS_TEXT = """\
-sums of losses, counts of rows out of range, and pairs of a score and a label in random order"""
+sums of prediction errors, counts of rows with too large a score, and pairs of a score and a label in random order"""
 
-PAIR_SCORES_TEXT = """\
-the requester can choose which combination of your components a score shows. All scores of models with
-pairs together may disclose a fourth of the bits of your training rows"""
+_INTERACTIONS_TEXT = """\
+The model has interactions between the columns of {lead} and {partner}. Even if {asker} follows the protocol, it can
+choose which mixture of the columns of {party} the score of a row shows: the values that {asker} uses for this row in
+its own columns determine the mixture. A row gets a score with one set of these values only. """
+
+_INTERACTIONS_LIMIT_TEXT = """\
+The program of {party} adds up the bits of all scores of models with interactions, over all jobs and peers. It refuses
+requests that would exceed {bits}a quarter of the bits that the columns of {party} contain about the training
+rows{scores}. The training rows are only the measure of this limit: the scores are about other rows"""
 
 SCORE_PARTS_TEXT = """\
 {asker} learns its own weights and scores: a score without its own part is the sum of the
@@ -61,21 +71,45 @@ def weights_text(party: str, facts: RunFacts | None) -> str:
     return f"{_WEIGHTS_TEXT}. {_WEIGHT_BITS_TEXT.format(total=output.total_numbers * output.bits)}"
 
 
-def scores_text(job: SharesJob, shape: RunShape | None, asker: str) -> str:
+def scores_texts(job: SharesJob, shape: RunShape | None, asker: str) -> list[str]:
     """Return words for the consent sheet of `asker`: what it learns from scores of new rows."""
-    options, consequences = job.protocol.shares, _SCORES_TEXT.format(asker=asker)
-    if options.scores == "exact":
-        return f"exact scores of new rows: enough of them determine the others' columns. {consequences}"
-    quantizer = options.score_quantizer(job.model.loss.spacing)
+    limited = job.protocol.shares.scores != "exact" and "scores" not in job.accepts
+    together = ", but all scores of a row together reveal at most a quarter of its bits" if limited else ""
+    return [
+        _rounding_text(job, shape),
+        _DOMINANT_TEXT.format(asker=asker),
+        _REPEATED_TEXT.format(asker=asker, together=together),
+    ]
+
+
+def score_steps_text(job: SharesJob, shape: RunShape | None) -> str:
+    """Return words for the details of a consent sheet: the distance between two rounded scores."""
+    options = job.protocol.shares
+    if options.scores != "levels":
+        return ""
+    quantizer, bits = _score_rounding(job, shape)
+    return f"scores of new rows are rounded at random, in steps of {quantizer.size * 2 ** (quantizer.bits - bits):g}"
+
+
+def _score_rounding(job: SharesJob, shape: RunShape | None) -> tuple[Quantizer, int]:
+    """Return the levels of scores by the job, and the number of bits of a score by what is known of the tables."""
+    quantizer = job.protocol.shares.score_quantizer(job.model.loss.spacing)
     bits = quantizer.bits if shape is None else disclosed_score_bits(job, shape, rounding_party(job, shape))
-    step, limit = quantizer.size * 2 ** (quantizer.bits - bits), ""
+    return quantizer, bits
+
+
+def _rounding_text(job: SharesJob, shape: RunShape | None) -> str:
+    """Return words for the consent sheet of the party that receives scores: how they are rounded, and why."""
+    options = job.protocol.shares
+    if options.scores == "exact":
+        return "exact scores of new rows: enough of them determine the others' columns"
+    (quantizer, bits), limit = _score_rounding(job, shape), ""
     if shape is not None and bits < quantizer.bits:
         rounder = rounding_party(job, shape)
         codes = " and the reason codes" if job.reason_codes else ""
         limit = (
-            f". The job would allow {2**quantizer.bits} values ({quantizer.bits} bits); fewer are used because the "
-            f"scores{codes} of a row may reveal at most a quarter of the {shape.information[rounder].bits:.0f} bits of "
-            f"a row of {rounder}"
+            f". The job would permit {2**quantizer.bits} values ({quantizer.bits} bits). The program uses fewer, "
+            f"because the scores{codes} of a row must not reveal more than a quarter of its bits at {rounder}"
         )
     elif (
         options.score_bits is None
@@ -83,16 +117,42 @@ def scores_text(job: SharesJob, shape: RunShape | None, asker: str) -> str:
         and not (shape and rounding_party(job, shape) in shape.information)
     ):
         limit = ". It is rounded more if the other party's columns contain little information"
-    return (
-        f"a score of each new row, rounded to one of {2**bits} values ({bits} bits), in steps of {step:g} on the scale "
-        f"of the score{limit}. {consequences}"
-    )
+    return f"for each new row a score, rounded to one of {2**bits} values ({bits} bits){limit}"
 
 
-def column_share_text(facts: RunFacts, active: str) -> str:
+def interactions_text(job: SharesJob, roles: Roles, party: str, facts: RunFacts | None) -> str:
+    """Return words for a consent sheet: what scores of a model with pairs of components show of a party's columns.
+
+    Args:
+        job: the options of the training, whose model has pairs.
+        roles: the roles of all parties.
+        party: the party whose columns the scores show: the party with labels or its partner.
+        facts: the facts of the run, if they are known.
+
+    Returns:
+        The text.
+    """
+    options, shape = job.protocol.shares, None if facts is None else facts.shape
+    asker = options.scores_to or roles.lead
+    (partner, *_) = roles.with_role(PARTNER) or ("its partner",)
+    text = _INTERACTIONS_TEXT.format(lead=roles.lead, partner=partner, asker=asker, party=party)
+    if options.scores == "exact" or "scores" in job.accepts:
+        return f"{text}The job sets no limit on these scores"
+    limit = scores = ""
+    if shape is not None and party in shape.information:
+        quantizer, rounded_bits = _score_rounding(job, shape)
+        score_bits = (rounded_bits if party == rounding_party(job, shape) else quantizer.bits) * shape.outputs
+        bits = int(SCORE_BIT_BUDGET * shape.information[party].bits * shape.rows)
+        limit = f"{bits:,} bits: "
+        scores = f". Scores of {bits // score_bits:,} rows reach it, with {score_bits} bits each"
+    return text + _INTERACTIONS_LIMIT_TEXT.format(party=party, bits=limit, scores=scores)
+
+
+def column_share_text(job: SharesJob, facts: RunFacts, active: str) -> str:
     """Return words for a consent sheet: how much a changed program can make evaluations disclose about the columns.
 
     Args:
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         facts: the facts known before the run.
         active: the party that has the labels and could change its program.
 
@@ -104,44 +164,66 @@ def column_share_text(facts: RunFacts, active: str) -> str:
     if not capacity:
         return ""
     about = next(iter(outputs)).about
-    row_bits = capacity / (facts.shape.rows + facts.shape.held_out)
-    pairs = [item for item in outputs if item.name == PAIRS]
+    rows = facts.shape.rows + facts.shape.held_out
+    row_bits, pairs = capacity / rows, [item for item in outputs if item.name == PAIRS]
     total, of_pairs = sum(item.count for item in outputs), sum(item.count for item in pairs)
     owners, one = " and ".join(about), len(about) == 1
-    refusing = f"the program of {owners} refuses" if one else f"the programs of {owners} refuse"
-    seeing = f"{owners} sees and accepts" if one else f"{owners} see and accept"
-    of_columns = f"{total / capacity:.2%} of the bits in " + ("these columns" if one else "one party's columns")
+    owner = owners if one else "one of these parties"
     items = [
-        f"With a changed program, {active} can make the values in the table of who learns what reveal other facts "
-        f"about the columns of {owners}, of its choice, but no more than:",
-        *(_pairs_text(item, row_bits, owners if one else "one of these parties") for item in pairs),
-        f"sums: at most {total - of_pairs:,} bits from the sums and counts, which can all be about rows of {active}'s "
-        "choice",
-        f"total: {total:,} bits, which is {of_columns}{'' if one else ' if all are about it'}",
-        f"limit: {refusing} a job if all jobs together would exceed {MAX_EVALUATION_SHARE:.0%}, unless the job file, "
-        f"which {seeing}, permits more. {_jobs_within_limit(total, capacity)}",
-        f"beyond: {_UNPROVEN_TEXT.format(active=active) if pairs else ''}If {active} has a measurement repeated, its "
-        "bits count again (SECURITY.md)",
+        f"If {active} changes its program, the values in the table above can contain other facts about the columns of "
+        f"{owners}, which {active} can choose. Their amount is limited:",
+        *(text for item in pairs for text in _pairs_texts(item, row_bits, active)),
+        f"sums: at most {total - of_pairs:,} bits from sums and counts. {active} can choose the rows that they are "
+        f"about, so they could be all bits about {_few_rows((total - of_pairs) / row_bits)}",
+        f"total: {total:,} bits. This is {total / capacity:.2%} of the {capacity:,} bits that, by an estimate, the "
+        f"columns of {owner} contain about all {rows:,} rows ({row_bits:.0f} bits about one row)"
+        f"{'' if one else ', if all of them are about this party'}",
+        _limit_text(job, owners, one=one, jobs=int(MAX_EVALUATION_SHARE * capacity / total)),
+        *(_repeats_text(job, item.rows, active, owners, one=one) for item in outputs if item.name == LOSS_SUMS),
     ]
     return "\n".join(items)
 
 
-def _pairs_text(output: Output, row_bits: float, owner: str) -> str:
-    """Return the line on the bits that the opened pairs can disclose about all rows, and about one row."""
+def _pairs_texts(output: Output, row_bits: float, active: str) -> list[str]:
+    """Return the lines on the bits that the opened pairs can disclose about all rows, and about one row."""
     bits = min(output.numbers // output.rows * output.bits, row_bits)
+    every = ", but not about every row" if bits * output.rows > output.count else ""
+    return [
+        f"pairs: at most {output.count:,} bits in total about the {output.rows:,} measured rows. Up to {bits:.0f} of "
+        f"them can be about one row (of its {row_bits:.0f} bits){every}",
+        f"exception: if the changed program of {active} also sends wrong numbers while the pairs are put into random "
+        f"order, this limit of {output.count:,} bits is not proven",
+    ]
+
+
+def _few_rows(rows: float) -> str:
+    return f"{int(rows):,} rows" if rows >= 2 else "one row" if rows >= 1 else "part of one row"
+
+
+def _limit_text(job: SharesJob, owners: str, *, one: bool, jobs: int) -> str:
+    """Return the line on the limit for all jobs, of which `jobs` like this one stay within it."""
+    if SMALL_METRICS.name in job.accepts:
+        return f"limit: none, because the job accepts {SMALL_METRICS.name}"
+    refusing, seeing = ("program", "sees this") if one else ("programs", "see this")
+    like_this = {0: "This job alone exceeds it", 1: "One job like this one stays below"}
     return (
-        f"pairs: at most {output.count:,} bits about all {output.rows:,} measured rows together; about any one row at "
-        f"most {bits:.0f} of its {row_bits:.0f} bits ({row_bits:.0f} bits are all that the columns of {owner} contain "
-        "about a row, by an estimate)"
+        f"limit: the {refusing} of {owners} {'refuses' if one else 'refuse'} a further job if all jobs together could "
+        f"reveal more than {MAX_EVALUATION_SHARE:.0%} of these bits. A job file can lift this limit, but {owners} "
+        f"{seeing} and must agree. {like_this.get(jobs, f'{jobs:,} jobs like this one stay below')}"
     )
 
 
-def _jobs_within_limit(bits: int, capacity: int) -> str:
-    """Return a sentence that states how many jobs of `bits` bits stay within the limit for columns of `capacity`."""
-    jobs = int(MAX_EVALUATION_SHARE * capacity / bits) if bits else 0
-    if not jobs:
-        return "This job alone exceeds it"
-    return f"{jobs:,} jobs like this one stay within it" if jobs > 1 else "One job like this one stays within it"
+def _repeats_text(job: SharesJob, rows: int, active: str, owners: str, *, one: bool) -> str:
+    """Return the line on measurements that are repeated."""
+    permitted = max_evaluations(rows)
+    limit = f"at most {permitted:,} measurements" if permitted > 1 else "one measurement"
+    if SMALL_METRICS.name in job.accepts:
+        limit = "any number of measurements"
+    ledger, permit = (f"ledger of {owners}", "permits") if one else (f"ledgers of {owners}", "permit")
+    return (
+        f"repeats: if {active} causes a measurement to be repeated, for example by an interruption, its bits count "
+        f"again in the {ledger}, which {permit} {limit} of the same rows over all jobs"
+    )
 
 
 def opened_text(facts: RunFacts) -> str:
