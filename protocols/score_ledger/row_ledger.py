@@ -388,7 +388,8 @@ class ScoreLedger:
 
         Raises:
             LeakageError: the rows that have no score yet would exceed the limit. Training rows of the model do not
-                count, because they receive no score.
+                count, because they receive no score. Rows that are refused for another reason count here, although they
+                disclose nothing.
         """
         select = "SELECT 1 FROM scored WHERE row = ? AND peer = ? AND model = ?"
         with self._file.reading() as tables:

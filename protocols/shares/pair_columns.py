@@ -154,6 +154,9 @@ def share_products(
     greeting = PairGreeting(rows, params.active, params.partner, stored)
     products.send(peer, greeting)  # step 1
     answer = products.recv(peer, PairGreeting)  # step 1
+    if stored_file is not None and answer.name != stored:
+        stored_file.close()
+        stored_file = None
     if (answer.rows, answer.active, answer.partner) != (rows, params.active, params.partner):
         raise ProtocolError(
             f"{peer} has pairs of {answer.active} x {answer.partner} components of {answer.rows:,} rows instead of "
@@ -163,7 +166,7 @@ def share_products(
             party=peer,
         )
     in_memory = rows < disk_rows
-    if stored_file is not None and stored == answer.name:
+    if stored_file is not None:
         return PairColumns(params, rows, stored, stored_file, in_memory=in_memory)
     name = products.coin(context.active, 0, "name of pairs")[:NAME_BYTES]
     shares = _compute(session, params, components)

@@ -35,7 +35,7 @@ LIMB_BITS = 14
 """Number of bits of a limb, the part of a word that an encrypted product multiplies at a time."""
 
 _RING_BITS = 40, 48, 56
-_MIN_SCALE = 3.0  # factors of the update rule are rounded to multiples of 1 / scale, so to thirds or finer
+_MIN_SCALE = 3.0  # the shortest steps are rounded to multiples of 1 / scale, so to thirds or finer
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,14 @@ class PairParams:
 
     @classmethod
     def of(
-        cls, encoding: FixedPointEncoding, *, active: int, partner: int, component: float, step: float
+        cls,
+        encoding: FixedPointEncoding,
+        *,
+        active: int,
+        partner: int,
+        component: float,
+        step: float,
+        shortest: float = 1.0,
     ) -> PairParams:
         """Return the parameters with the smallest ring in which the rounded factors k_t are precise enough.
 
@@ -71,6 +78,7 @@ class PairParams:
             partner: the number of components of its partner.
             component: the value for which the integer 1 of a component stands.
             step: the step size of the weights of pairs.
+            shortest: the step size after a rollback, as a part of `step`; 1 if the training cannot roll back.
 
         Returns:
             The parameters.
@@ -82,7 +90,7 @@ class PairParams:
             shift = encoding.bits - bits
             fraction_bits = encoding.f_x + encoding.f_theta - shift
             scale = 2.0**fraction_bits * component**4 * step / (encoding.rows * encoding.residual_unit)
-            if scale >= _MIN_SCALE:
+            if scale * shortest >= _MIN_SCALE:
                 return cls(active, partner, bits, shift, scale, encoding.rows)
         raise ConfigError(
             f"pairs: the weights of products need more than {encoding.bits} bits for batches of {encoding.rows:,} rows",

@@ -117,6 +117,8 @@ def test_who_learns_what_names_every_output_of_the_default_job() -> None:
     _, _, bank, shop, _ = row.split("|")
     for phrase in OUTPUT_PHRASES.values():
         assert phrase in bank, phrase
-    assert shop.startswith(" nothing with the default options."), "evaluations disclose nothing to the shop"
+    assert shop.startswith(" nothing from logistic regression with the default options."), (
+        "evaluations disclose nothing to the shop"
+    )
     (score,) = [output for output in outputs if "score" in output.name]
     assert score.group != "training"

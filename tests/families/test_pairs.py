@@ -130,12 +130,24 @@ def test_a_training_on_correlated_columns_rolls_back_and_learns(
 
 
 @pytest.mark.parametrize(("rows", "noise"), [(800, 1.0), (4000, 0.01), (8000, 0.0)])
-def test_correlated_columns_need_no_rollback_by_default(rows: int, noise: float) -> None:
-    """The steps of pairs are so short that the loss falls, so a job without evaluations learns as well."""
+def test_the_loss_falls_on_small_tables_of_correlated_columns(rows: int, noise: float) -> None:
+    """With few rows for each product, the steps of pairs are so short that a job without evaluations learns as well."""
     parties = correlated(rows, noise)
     keys = BASE | {"test_fraction": 0.25, "evaluate_every": 0}
     run, alone = (vfl.simulate(make_job({}, model=vfl.Logistic(pairs=pairs), **keys), parties) for pairs in (12, 0))
     assert run.metrics["loss"] < alone.metrics["loss"] + 0.005
+
+
+@pytest.mark.parametrize("model", ["trees", "logistic"])
+@pytest.mark.parametrize("rows", [1_000, 20_000, 32_000, 500_000, 1_000_000])
+def test_steps_after_a_rollback_are_not_rounded_to_nothing(model: str, rows: int) -> None:
+    job = vfl.Job.from_dict({"model": {"name": model, "pairs": 16}} | BASE)
+    assert can_roll_back(job)  # type: ignore[arg-type]
+    plan = make_plan(job, rows=rows, batches=1, parties=2, rollbacks=((10, 0),))  # type: ignore[arg-type]
+    assert isinstance(plan.rule, FixedCoefficients)
+    exact = np.asarray(plan.rule.coefficients(30, result=True))
+    rounded = pair_params(job, plan, (16, 16), rows).integers(exact).view(np.int64)  # type: ignore[arg-type]
+    assert rounded.sum() == pytest.approx(exact.sum() * pair_params(job, plan, (16, 16), rows).scale, rel=0.02)  # type: ignore[arg-type]
 
 
 def test_pairs_keep_their_weights_after_the_second_rollback() -> None:

@@ -153,11 +153,12 @@ def _pair_lines(job: SharesJob, facts: RunFacts, row_iterations: int) -> list[st
     shape, plan, rows = facts.shape, facts.plan(), len(facts.schedule.train)
     partner = partner_of(job, shape.passives, shape.columns)
     active, other = (component_count(job.model.pair_rank, shape.columns[name]) for name in (shape.active, partner))
-    products = pair_params(job, plan, (active, other), rows).products
+    params = pair_params(job, plan, (active, other), rows)
+    products = params.products
     seconds = rows * products * PAIR_SHARE_SECONDS + row_iterations * products * PAIR_ITERATION_SECONDS
     traffic = rows * products * PAIR_SHARE_BYTES + row_iterations * PAIR_QUERY_BYTES
     stored = "in memory" if rows < MIN_DISK_ROWS else "on disk"
-    octets = 8 if rows < MIN_DISK_ROWS else 5
+    octets = 8 if rows < MIN_DISK_ROWS else params.bits // 8
     return [
         f"pairs: {active} x {other} products of {rows:,} rows, of at most {MAX_PAIR_NUMBERS:,} numbers; they add about "
         f"{_format_bytes(rows * products * octets)} {stored} at each share holder, {_format_bytes(traffic)} sent and "

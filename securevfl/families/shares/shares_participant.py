@@ -343,7 +343,10 @@ class SharesParticipant(Participant):
         Raises:
             LeakageError: the scores of a model with pairs would exceed this party's limit.
         """
-        if self._max_pair_bits is None or not (requested := list(ids)):
+        requester = self._options.scores_to or self._context.active
+        if self._state is None or self._context.me == requester or self._max_pair_bits in (None, float("inf")):
+            return
+        if not (requested := list(ids)):
             return
         if self._scoring is None:
             self._scoring = self._begin_scoring(min(SCORE_BLOCK_ROWS, len(requested)))
@@ -499,9 +502,13 @@ class SharesParticipant(Participant):
             self._inputs = self._fit_inputs(data)
         params = self._params_for(tuple(map(len, batches)))
         folder = context.resources.preprocessing
-        # this locks the folder, so that no other run writes there
+        # this locks the folder, so that no other run writes shares of pairs or preprocessing there
         store: PreprocessingStore = MemoryStore() if folder is None else DiskStore(folder)
-        pairs = self._share_pairs(data, params)
+        try:
+            pairs = self._share_pairs(data, params)
+        except BaseException:
+            store.close()  # if a peer is lost meanwhile, the resumed session locks the folder again
+            raise
         columns = self._column_blocks(data, params.encoding, batches)
         scheme = self._share_scheme(params.encoding)
         offline = OfflinePhase(

@@ -56,7 +56,7 @@ ROUNDING_CARRY = 1.4  # factor by which momentum amplifies rounding errors (1.24
 MAX_REMEMBERED_ITERATIONS = 2048
 # a training with l2 needs this number of iterations times the square root of the condition number of its objective; the
 # error of the weights is then e^-3 of that at the start
-MAX_PAIR_NUMBERS = 1 << 29  # products of all rows: at most 2.7 GB on disk at each share holder
+MAX_PAIR_NUMBERS = 1 << 29  # products of all rows: at most 3.8 GB on disk at each share holder, with 7 bytes each
 ROOTS_PER_TRAINING = 1.5
 
 Combination = Callable[[int], Floats]
@@ -235,7 +235,12 @@ def pair_params(job: SharesJob, plan: Plan, components: tuple[int, int], rows: i
             limit=MAX_PAIR_NUMBERS,
         )
     step = plan.rate / ((job.loss.curvature or 1.0) + pair_ridge(rows, active * partner))
-    return PairParams.of(plan.numbers, active=active, partner=partner, component=COMPONENT_STEP, step=step)
+    shortest = 1.0
+    if can_roll_back(job) and isinstance(job.optimizer, BlockDescent):
+        _, shortest = _step_sizes(job.optimizer, 1, job.model.pair_rank)
+    return PairParams.of(
+        plan.numbers, active=active, partner=partner, component=COMPONENT_STEP, step=step, shortest=shortest
+    )
 
 
 def weight_levels(job: SharesJob, rows: int) -> WeightQuantizer:
