@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -213,4 +214,5 @@ def test_explain_prints_memory_and_the_requesters_choice() -> None:
     parties, _ = exclusive_or()
     printed = str(vfl.explain(make_job({}, model=vfl.Logistic(pairs=9), **SHORT), parties))
     assert "pairs: 9 x 9 products of 900 rows" in printed
-    assert "requester can choose which combination of your components a score shows" in " ".join(printed.split())
+    assert "it can choose which mixture of the columns of shop the score of a row shows" in " ".join(printed.split())
+    assert re.search(r"It refuses requests that would exceed [\d,]+ bits", " ".join(printed.split()))

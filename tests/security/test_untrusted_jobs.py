@@ -30,7 +30,7 @@ from tests.builders import raises_code, random_parties
 
 torch = pytest.importorskip("torch")
 
-SECONDS = 1.0
+SECONDS = 2.0
 """Processor time within which `explain` must answer for any job."""
 NEURAL = """
 batch_size = "all"

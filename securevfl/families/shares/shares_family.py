@@ -339,7 +339,9 @@ class SharesFamily(Family[SharesJob]):
             texts = scores_texts(job, None if facts is None else facts.shape, party)
             statements += [("later", text) for text in texts]
         holders = roles.lead, *roles.with_role(PARTNER)
-        if job.model.pair_rank and options.scores != "none" and party != requester and party in holders:
+        # a requester that is no share holder has no components, so it cannot choose what a score shows
+        chooses = requester in holders and party in holders and party != requester
+        if job.model.pair_rank and options.scores != "none" and chooses:
             statements.append(("scores", interactions_text(job, roles, party, facts)))
         return statements
 
