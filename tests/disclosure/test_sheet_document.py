@@ -10,7 +10,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.consent.consent_sheet import ConsentSheet
-from securevfl.consent.sheet_document import WIDTH
+from securevfl.consent.learned_table import LEARNED_TITLE
+from securevfl.consent.sheet_document import WIDTH, table_lines
 from securevfl.display.text_layout import RULE
 from securevfl.families.run_facts import pooled_run_facts
 from tests.builders import learned_rows, section_words
@@ -32,6 +33,15 @@ def test_no_line_is_wider_than_a_terminal_and_no_word_is_broken(name: str, sheet
     expected = Counter(word for section in sheet.sections for word in section_words(section))
     assert Counter(word for word in sheet.first_screen.split() if set(word) != {RULE}) == expected
     assert sheet.startswith(f"{sheet.first_screen}\n\n")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_heads_are_short_enough_for_a_table(name: str, sheets: dict[str, ConsentSheet]) -> None:
+    """The sheet and the audit show columns, and not one paragraph for each row."""
+    (table,) = (item.table for item in sheets[name].sections if item.title == LEARNED_TITLE)
+    assert table is not None
+    heads, *_ = table_lines(table)
+    assert heads.split()[:4] == [*table.heads[:4]]
 
 
 @pytest.mark.parametrize("name", CASES)
