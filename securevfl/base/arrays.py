@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Protocol, Self, get_args
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from securevfl.base.conversion import convert
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +58,7 @@ class SerializableFields:
         Raises:
             ValueError: if the values do not fit the fields.
         """
-        return msgspec.convert(state, cls, dec_hook=_array)
+        return convert(state, cls, hook=_array)
 
 
 def _plain(value: Any, whole: bool) -> Any:

@@ -8,7 +8,6 @@ parties.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
@@ -18,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.base.conversion import conversion_lock
 from securevfl.errors import FrameError, ProtocolError
 from securevfl.untrusted import MAX_NAME, UntrustedInputError, check_text
 
@@ -91,12 +91,11 @@ def _decode_array(kind: Any, value: Any) -> Any:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
 _frames = msgspec.msgpack.Decoder(Frame)
-_decoder_lock = threading.Lock()  # because msgspec can crash if two threads create decoders of one type at once
 
 
 @lru_cache(maxsize=256)
 def _decoder(kind: type[Message]) -> msgspec.msgpack.Decoder[Any]:
-    with _decoder_lock:
+    with conversion_lock:
         return msgspec.msgpack.Decoder(kind, dec_hook=_decode_array)
 
 

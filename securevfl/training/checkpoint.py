@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from securevfl.base.checked_files import read_checked, read_checked_json, write_checked, write_checked_json
+from securevfl.base.conversion import convert
 from securevfl.errors import DataError, StorageError
 from securevfl.families.state import State
 from securevfl.training.evaluation_records import EvaluationFile
@@ -142,7 +141,7 @@ class Checkpoints:
                 )
             if content["round"] != rounds or not has_digest:
                 raise KeyError
-            return msgspec.convert(content, Checkpoint, dec_hook=lambda kind, value: kind.read(value))
+            return convert(content, Checkpoint, hook=lambda kind, value: kind.read(value))
         except OSError as cause:
             raise DataError(
                 f"{path}: the checkpoint cannot be read ({cause.strerror})", code="SVFL-CHECKPOINT", path=str(path)

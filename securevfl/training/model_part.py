@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.base.config import to_plain
+from securevfl.base.conversion import convert
 from securevfl.base.files import sync_folder
 from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of
@@ -443,7 +444,7 @@ class ModelPart:
         if not has_digest:
             raise _damaged(path)
         try:
-            fields, named = msgspec.convert(content, _StoredFields), [content["columns"], content["classes"]]
+            fields, named = convert(content, _StoredFields), [content["columns"], content["classes"]]
             texts = (fields.name, fields.role, fields.run, *fields.parties, *fields.notes, *fields.by_class)
             for text in (*texts, *chain(*filter(None, named))):
                 if isinstance(text, str):

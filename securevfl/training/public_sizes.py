@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import msgspec
-
+from securevfl.base.conversion import convert
 from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ProtocolError
 
@@ -49,7 +48,7 @@ class PublicSizes:
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> PublicSizes:
         """Return the sizes from plain data. Raises msgspec.ValidationError if the data is not of this form."""
-        return msgspec.convert(plain, cls, strict=True)
+        return convert(plain, cls)
 
     def plain(self) -> dict[str, Any]:
         """Return the sizes as dicts and numbers."""

@@ -11,10 +11,9 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import LeakageError, PeerStopped
 from securevfl.organisations.prediction import ScoreCounts
-from securevfl.training import new_rows
 from tests.builders import make_job, parties_of
 from tests.families.pair_oracle import shared_exclusive_or
-from tests.transport.test_scored_again import Trained
+from tests.transport.test_scored_again import Trained, score_in_blocks
 
 ROWS, BLOCK = 160, 16
 PAIRS_JOB: dict[str, Any] = {
@@ -30,7 +29,7 @@ PAIRS_JOB: dict[str, Any] = {
 @pytest.fixture
 def trained(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trained:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", BLOCK)
+    score_in_blocks(BLOCK, monkeypatch)
     blocks, y = shared_exclusive_or(ROWS, columns=8)
     parties = parties_of(blocks, y, ids=np.arange(ROWS))
     return Trained(meet, tmp_path, make_job(PAIRS_JOB), parties)

@@ -116,6 +116,11 @@ class Trained:
         }
 
 
+def score_in_blocks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `predict` score this number of rows at a time."""
+    monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", rows)
+
+
 @pytest.fixture
 def trained(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trained:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
@@ -167,7 +172,7 @@ def test_a_client_that_lost_its_scores_gets_the_same_bytes(trained: Trained) -> 
 def test_a_spent_row_is_refused_and_counts_as_one_id(
     block: int, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", block)
+    score_in_blocks(block, monkeypatch)
     spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
     score_ledger = ScoreLedger(trained.ledgers["shop"])
     for model in (b"1", b"2", b"3"):  # three models, a fourth of its 15 columns
