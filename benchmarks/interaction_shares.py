@@ -1,8 +1,8 @@
 """The AUC of a model with pairs that is trained on secret shares, compared with that of the same steps in floats.
 
 The model is a logistic regression with products of two parties' components, because it has no random features: both
-trainings have exactly the same inputs and the same step sizes. They differ by the rounding of shares and by the lookup
-table of the residual.
+trainings have the same prepared and scaled columns and the same step sizes. They differ by the rounding of shares and
+by the lookup table of the residual.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.update_rules import FixedCoefficients
 from securevfl.training.simulate import simulate
-
-CLIP = 8.0
-"""Standardised columns are clipped at this number of deviations, as in the package."""
 
 
 def shares_row(name: str, seed: int, *, rows: int | None = None, components: int = 16) -> dict[str, Any]:
@@ -54,8 +51,9 @@ def shares_row(name: str, seed: int, *, rows: int | None = None, components: int
     )
     run = simulate(job, parties, workers=1)
     schedule, columns = run.job.schedule(parties[0].register), [np.asarray(party.X) for party in parties]
+    scaled = [part.scaling(part.table(X)) for part, X in zip(run.parts.values(), columns, strict=True)]
     positive = np.asarray(parties[0].y) > 0
-    exact = outputs_in_floats(run.job, columns, np.where(positive, 1.0, -1.0), schedule.train)
+    exact = outputs_in_floats(run.job, scaled, np.where(positive, 1.0, -1.0), schedule.train)
     test = schedule.test
     trained = run.decision({party.name: X[test] for party, X in zip(parties, columns, strict=True)})[:, 0]
     return {
@@ -73,19 +71,18 @@ def outputs_in_floats(job: Job, columns: Sequence[Floats], y: Floats, train: NDA
 
     Args:
         job: the settled job, without evaluations.
-        columns: the columns (n, d) of two parties; the first one has the labels.
+        columns: the prepared and scaled columns (n, d) of two parties; the first one has the labels.
         y: the labels (n,), -1 or 1.
         train: the positions of the training rows.
     """
     plan = make_plan(job, rows=len(train), batches=1, parties=2)  # type: ignore[arg-type]
     assert isinstance(plan.rule, FixedCoefficients), "a job on all rows has fixed coefficients"
     assert isinstance(job.optimizer, BlockDescent), "the job descends by blocks"
-    standardised = [np.clip((X - X[train].mean(axis=0)) / X[train].std(axis=0), -CLIP, CLIP) for X in columns]
-    bank = np.column_stack([standardised[0], np.ones(len(y))])
+    bank = np.column_stack([columns[0], np.ones(len(y))])
     fitted = [PairComponents.fit(X[train], job.model.pair_rank) for X in columns]
     local, other = (item.transform(X) * COMPONENT_STEP for item, X in zip(fitted, columns, strict=True))
     products = np.asarray(local[:, :, None] * other[:, None, :]).reshape(len(y), -1)
-    blocks = [bank, standardised[1], products]
+    blocks = [bank, columns[1], products]
     steps = [_inverse(X[train], job.optimizer.ridge) for X in blocks[:2]]
     steps.append(np.eye(products.shape[1]) / (0.25 + pair_ridge(len(train), products.shape[1])))
     start = np.zeros(bank.shape[1])

@@ -51,7 +51,7 @@ class RestartedClock(VirtualClock):
 
 
 def seat_of(channel: Channel, names: list[str]) -> PartyContext:
-    """Return what a party of a sum works with: its channel, and the roles of all parties.
+    """Return the context of a party in a sum: its channel, and the roles of all parties.
 
     Args:
         channel: the party's channel to the others.

@@ -128,7 +128,7 @@ class ScoreLedger:
       with other columns are refused.
     - A model with pairs has products of components of two parties. The requesting party can choose which combination of
       this party's components a score shows. Scores of all such models, over all rows and peers, disclose at most a
-      fourth of the bits of the training rows' columns. A block of rows that would exceed this is refused.
+      fourth of the bits of the training rows' columns. A request that would exceed this is refused as a whole.
     - All parties agree on a row before it is scored, and each party records it in its ledger before it answers.
     - A set of n rows may be used for at most n / 100 evaluations over all runs and all peers, unless the party accepts
       more; the same limit applies to out-of-range counts.

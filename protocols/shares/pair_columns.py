@@ -11,8 +11,8 @@ Phi (n, d) is a *pair*: the product of component a of A and component b of B. A 
 Comments refer to these steps by number. If both have stored shares of the same name, which they computed together from
 the same components, they use them. Shares are no masks: they may be used in any number of runs. A share holder has its
 shares in memory, and from `MIN_DISK_ROWS` rows on in a file: in the folder of preprocessing, or in a temporary file if
-the run has no such folder. Precomputed material for iterations refers to the
-shares by their name, because material of other shares would yield wrong gradients.
+the run has no such folder. Precomputed material for iterations refers to the shares by their name, because material of
+other shares would yield wrong gradients.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class PairParams:
             encoding: the fixed-point encoding of the training.
             active: the number of components of the active party.
             partner: the number of components of its partner.
-            component: the value for which the integer 1 of a component stands.
+            component: the value that the integer 1 represents in a component.
             step: the step size of the weights of pairs.
             shortest: the step size after a rollback, as a part of `step`; 1 if the training cannot roll back.
 

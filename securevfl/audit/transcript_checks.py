@@ -35,9 +35,7 @@ from securevfl.runtime.codec import encode_message
 from securevfl.runtime.observer import Event
 
 _GRADIENT_TOLERANCE = 2e-3  # largest error of a gradient relative to its size, as the encryption engines document
-_COUNT_TOLERANCE = (
-    0.8  # largest error of a message with a class count; it contains twice the count, which can then be rounded
-)
+_COUNT_TOLERANCE = 0.8  # largest error of a message with a class count; it contains twice the count
 _SUM_TOLERANCE = 2e-3
 _PHASE_TOLERANCE = 2.0**-20  # largest error, in turns, of an encrypted sum of phases, which are rounded
 

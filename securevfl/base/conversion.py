@@ -1,7 +1,7 @@
 """Conversion of plain values to dataclasses, from any thread.
 
 msgspec collects the fields of a class when the class is used for the first time. If two threads do this at once for one
-class, the process can crash. So conversions, and the creation of decoders, take turns.
+class, the process can crash. So threads convert values, and create decoders, one after the other.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ import msgspec
 T = TypeVar("T")
 
 conversion_lock = threading.RLock()
-"""A thread holds this lock while msgspec may use a class for the first time. Hooks may convert in turn."""
+"""A thread holds this lock while msgspec may use a class for the first time. A hook of `convert` may call it again."""
 
 
-def convert(values: Any, kind: type[T], *, hook: Callable[[Any, Any], Any] | None = None, strict: bool = True) -> T:
+def convert(values: Any, kind: type[T], *, hook: Callable[[Any, Any], Any] | None = None) -> T:
     """Convert plain values to an instance of a class.
 
     Args:
         values: the values, such as a dictionary by field name.
         kind: the class.
         hook: converts values of types that msgspec does not know.
-        strict: whether values must have the types of the fields, without conversion of text to numbers.
 
     Returns:
         The instance.
@@ -34,4 +33,4 @@ def convert(values: Any, kind: type[T], *, hook: Callable[[Any, Any], Any] | Non
         ValueError: if the values do not fit the fields.
     """
     with conversion_lock:
-        return msgspec.convert(values, kind, dec_hook=hook, strict=strict)
+        return msgspec.convert(values, kind, dec_hook=hook)

@@ -146,15 +146,15 @@ def _broken_protocol_sections(job: Job, roles: Roles, facts: RunFacts) -> list[S
 def _later_statements(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[Statement]:
     """Return statements on what a party learns or sends when scores of new rows are requested after the training."""
     texts = [text for word, text in job.family.statements(job, roles, name, facts) if word == LATER]
-    compared = facts is not None and name == job.family.score_requester(job, roles.lead)
-    figures = _score_texts(job, facts, name) if facts is not None and compared else []
-    if texts and figures:
-        texts[0] = f"{texts[0]}. {figures.pop()}"
+    is_requester = name == job.family.score_requester(job, roles.lead)
+    share = _score_share(job, facts, name) if facts is not None and is_requester else ""
+    if texts and share:
+        texts[0], share = f"{texts[0]}. {share}", ""
     statements = [("learns", text) for text in texts] + tool_lines(job, roles, facts, name)
-    return without_repeated_words([*statements, *(("scores", text) for text in figures)])
+    return without_repeated_words([*statements, *([("scores", share)] if share else [])])
 
 
-def _score_texts(job: Job, facts: RunFacts, requester: str) -> list[str]:
+def _score_share(job: Job, facts: RunFacts, requester: str) -> str:
     """Compare the bits of a new row's scores with the information content of other parties' rows, if it is known."""
     bits, information = job.family.score_bits(job, facts.shape), facts.shape.information
     compared = [
@@ -162,7 +162,7 @@ def _score_texts(job: Job, facts: RunFacts, requester: str) -> list[str]:
         for name, content in information.items()
         if name != requester and bits
     ]
-    return [" ".join(compared)] if compared else []
+    return " ".join(compared)
 
 
 def without_repeated_words(statements: Sequence[Statement]) -> list[Statement]:

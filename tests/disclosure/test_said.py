@@ -39,7 +39,7 @@ def trains_on_shares(**keys: Any) -> vfl.Job:
 @pytest.mark.long
 @pytest.mark.parametrize(("rows", "refused"), [(160, True), (200, True), (201, False), (400, False)])
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
-    """200 opened weights are numbers that could reveal as many labels, so they are refused for a table of few rows.
+    """200 opened weights could reveal 200 labels, so they are refused for a table of few rows.
 
     The same rule holds for an encrypted gradient of 200 columns, which is opened once for all rows.
     """

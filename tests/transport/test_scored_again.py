@@ -14,6 +14,7 @@ import pytest
 import securevfl as vfl
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.organisations import scoring
 from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_rows
@@ -117,8 +118,9 @@ class Trained:
 
 
 def score_in_blocks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `predict` score this number of rows at a time."""
-    monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", rows)
+    """Let `predict` and a service score this number of rows at a time."""
+    for module in (new_rows, scoring):
+        monkeypatch.setattr(module, "SCORED_ROWS_PER_BLOCK", rows)
 
 
 @pytest.fixture

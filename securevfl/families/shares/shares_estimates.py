@@ -47,7 +47,7 @@ LINE_BYTES_PER_SECOND = 300e6 / 8  # of a line of 300 Mbit/s, for the estimated 
 
 # pairs: bytes and seconds of processor time of both share holders for one row and product (measured on 22,500 rows with
 # 256 products), or for one row, product and iteration
-PAIR_SHARE_BYTES = 22
+PAIR_SHARE_BYTES = 0.55  # for each bit of a product's share
 PAIR_SHARE_SECONDS = 4e-7
 PAIR_ITERATION_SECONDS = 1.5e-7
 PAIR_QUERY_BYTES = 320  # bytes of queries and replies for one row and iteration
@@ -156,7 +156,7 @@ def _pair_lines(job: SharesJob, facts: RunFacts, row_iterations: int) -> list[st
     params = pair_params(job, plan, (active, other), rows)
     products = params.products
     seconds = rows * products * PAIR_SHARE_SECONDS + row_iterations * products * PAIR_ITERATION_SECONDS
-    traffic = rows * products * PAIR_SHARE_BYTES + row_iterations * PAIR_QUERY_BYTES
+    traffic = rows * products * params.bits * PAIR_SHARE_BYTES + row_iterations * PAIR_QUERY_BYTES
     stored = "in memory" if rows < MIN_DISK_ROWS else "on disk"
     octets = 8 if rows < MIN_DISK_ROWS else params.bits // 8
     return [

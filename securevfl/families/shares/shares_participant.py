@@ -214,6 +214,11 @@ class SharesParticipant(Participant):
         return self.max_bits_per_row * facts.trained_rows
 
     @property
+    def _requester(self) -> str:
+        """The party that receives the scores of new rows."""
+        return self._options.scores_to or self._context.active
+
+    @property
     def exchanges(self) -> int:
         """Number of finished iterations."""
         return 0 if self._state is None else self._state.iterations
@@ -343,8 +348,9 @@ class SharesParticipant(Participant):
         Raises:
             LeakageError: the scores of a model with pairs would exceed this party's limit.
         """
-        requester = self._options.scores_to or self._context.active
-        if self._state is None or self._context.me == requester or self._max_pair_bits in (None, float("inf")):
+        if self._state is None or self._context.me == self._requester:
+            return
+        if self._max_pair_bits is None or self._max_pair_bits == float("inf"):
             return
         if not (requested := list(ids)):
             return
@@ -796,7 +802,7 @@ class SharesParticipant(Participant):
                 code="SVFL-LEAK-NOT-ACCEPTED",
             )
         exact = resources.simulated or options.scores == "exact"
-        spacing, requester = self._job.loss.spacing, options.scores_to or self._context.active
+        spacing, requester = self._job.loss.spacing, self._requester
         params, numbers = self.params, self.facts.plan.numbers
         levels = Quantizer.exact(numbers) if exact else options.score_quantizer(spacing).within(numbers)
         code_bits = reason_code_bits(self._job, self._context.me, params.columns[self._context.me])

@@ -178,7 +178,7 @@ def column_share_text(job: SharesJob, facts: RunFacts, active: str) -> str:
         f"total: {total:,} bits. This is {total / capacity:.2%} of the {capacity:,} bits that, by an estimate, the "
         f"columns of {owner} contain about all {rows:,} rows ({row_bits:.0f} bits about one row)"
         f"{'' if one else ', if all of them are about this party'}",
-        _limit_text(job, owners, one=one, jobs=int(MAX_EVALUATION_SHARE * capacity / total)),
+        _limit_text(job, owners, one=one, jobs=int(MAX_EVALUATION_SHARE * capacity / total) if total else 0),
         *(_repeats_text(job, item.rows, active, owners, one=one) for item in outputs if item.name == LOSS_SUMS),
     ]
     return "\n".join(items)
