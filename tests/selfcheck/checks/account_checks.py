@@ -264,6 +264,7 @@ def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession
         ledger=ledger,
         max_bits_per_row=information_bits / 4,
         _max_pair_bits=None,
+        _requester="bank",
     )
     return SharesParticipant._begin_scoring(player, 1), ledger
 
