@@ -255,7 +255,7 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_interactions_are_one_more_joint_model(tmp_path: Path) -> None:
     """The label is the exclusive or of the signs of a column of each party, which trees of one party do not learn."""
-    draw, rows = np.random.default_rng(3), 1600
+    draw, rows = np.random.default_rng(3), 3200
     blocks = [draw.normal(size=(rows, 9)) for _ in range(2)]
     y = (blocks[0][:, 0] > 0) ^ (blocks[1][:, 0] > 0)
     parties = [vfl.Party("bank", blocks[0], y, ids=np.arange(rows)), vfl.Party("shop", blocks[1], ids=np.arange(rows))]
