@@ -24,7 +24,6 @@ from securevfl.training.comparison import (
     gain_error,
     interaction_gain,
 )
-
 from tests.builders import random_parties
 
 linear_model = pytest.importorskip("sklearn.linear_model")
