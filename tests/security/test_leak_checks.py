@@ -16,7 +16,6 @@ from securevfl.families import FAMILIES, leak_kinds
 from securevfl.runtime.observer import Event
 from tests.builders import raises_code
 
-
 EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 
 
