@@ -135,9 +135,7 @@ def _mkdir(folder: Path) -> None:
 @pytest.mark.parametrize("duplicates", [*REMAINING, "refuse"])
 @pytest.mark.parametrize("first", ["bank", "shop"])
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
-def test_an_error_of_a_prediction_names_the_row_of_the_first_file(
-    first: str, duplicates: Duplicates, tmp_path: Path
-) -> None:
+def test_an_error_names_the_row_of_the_first_file(first: str, duplicates: Duplicates, tmp_path: Path) -> None:
     """The files have the rows in other orders, and the first one also several rows of some ids, or none."""
     parties = random_parties(rows=N, ids=True)
     for party in parties:

@@ -38,7 +38,7 @@ SEVERAL = [name for name, (_, parties) in CASES.items() if sum(bool(party.column
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_the_order_of_the_other_parties_changes_no_role_and_no_disclosure(name: str) -> None:
+def test_the_order_of_other_parties_changes_nothing(name: str) -> None:
     """Each organisation may list the others in another order, and several of them have equally many columns."""
     job, (lead, *others) = CASES[name]
     tables = [party for party in others if party.columns]

@@ -40,7 +40,7 @@ from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
-from securevfl.protocols.shares.small_products import MaskedCorrelations
+from securevfl.protocols.shares.small_products import PRODUCT_ROWS, MaskedCorrelations
 from securevfl.protocols.shares.update_rules import FixedCoefficients
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
@@ -263,17 +263,12 @@ def test_forward_sums_of_new_rows_contain_the_pairs() -> None:
     assert np.abs(np.ldexp(ring.signed(h)[:, 0].astype(float), -encoding.f_x - encoding.f_theta) - f).max() < 0.01
 
 
-CHUNK = 128
-"""Rows whose products are computed and stored together in these tests, in place of `PRODUCT_ROWS`."""
-
-
-@pytest.mark.parametrize("rows", [2, *sizes_around(CHUNK, 1), 2 * CHUNK])
-def test_shared_products_add_up(rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [2, PRODUCT_ROWS, PRODUCT_ROWS + 1])
+def test_shared_products_add_up(rows: int, tmp_path: Path) -> None:
     """With shares in memory and on disk, read in blocks that end before, at and after the end of a chunk of rows."""
-    monkeypatch.setattr(pair_columns, "PRODUCT_ROWS", CHUNK)
-    case, cuts = Case(rows=rows), [cut for cut in (1, *sizes_around(CHUNK, 2)) if cut < rows]
+    case, cuts = Case(rows=rows), [cut for cut in (1, *sizes_around(PRODUCT_ROWS, 1)) if cut < rows]
     sources = (None, 10**6), (tmp_path, 10**6), (None, 1), (tmp_path, 1)
-    for folder, disk_rows in sources if rows == CHUNK + 1 else sources[-1:]:
+    for folder, disk_rows in sources if rows == PRODUCT_ROWS + 1 else sources[-1:]:
 
         def play(
             case: Case,

@@ -20,7 +20,7 @@ EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kin
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_attack_is_in_order_if_the_job_accepts_one_of_its_leaks(name: str) -> None:
+def test_an_attack_may_carry_out_an_accepted_leak(name: str) -> None:
     """Every attack, with every set of leaks that its job may accept, of which some concern another attack alone."""
     job = vfl.Job(**{"batch_size": 40, "epochs": 2} | EXAMPLES[name])
     kinds = job.family.leak_kinds
