@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import shlex
-import subprocess
 import sys
 from functools import partial
 from importlib import import_module
@@ -86,6 +85,9 @@ SMALLER: dict[str, dict[str, Any]] = {  # by benchmark: objects of its modules t
     "default_job": {"benchmarks.default_job.PROCESSES": FORKS},
     "delay": {"benchmarks.delay.PROCESSES": FORKS},
     "organisations": {"benchmarks.organisations.PROCESSES": FORKS},
+    # their processes start by `python -m`, as those of `Forked` do
+    "many_rows": {"subprocess.Popen": Forked},
+    "scale": {"subprocess.Popen": Forked},
     "shares": {
         "benchmarks.shares.TABLE_JOBS": {
             "vehicle_scale": TABLE_JOBS["vehicle_scale"] | {"batch_size": 512, "epochs": 2}
@@ -98,8 +100,6 @@ SMALLER: dict[str, dict[str, Any]] = {  # by benchmark: objects of its modules t
     "interactions": {"benchmarks.interactions.shares_row": partial(shares_row, components=4)},
 }
 
-
-FORKED = {"many_rows", "scale"}  # its processes start by `python -m`, as those of `Forked` do
 LONG_BENCHMARKS = {"overlap"}  # six processes that import torch
 
 
@@ -170,8 +170,6 @@ def test_a_benchmark_runs(name: str, words: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(("name", "words"), runs(APART))
 def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if name in FORKED:
-        monkeypatch.setattr(subprocess, "Popen", Forked)
     shrink(name, monkeypatch)
     started(name, words_of(words, tmp_path), monkeypatch)
 
