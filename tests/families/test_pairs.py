@@ -145,7 +145,7 @@ def test_a_training_on_correlated_columns_rolls_back_and_learns(
     assert run.metrics["auc"] > alone.metrics["auc"] - 0.01
 
 
-@pytest.mark.parametrize(("rows", "noise"), [(800, 1.0), (4000, 0.01), (8000, 0.0)])
+@pytest.mark.parametrize(("rows", "noise"), [(800, 1.0), (4000, 0.01), pytest.param(8000, 0.0, marks=pytest.mark.slow)])
 def test_the_loss_falls_on_small_tables_of_correlated_columns(rows: int, noise: float) -> None:
     """With few rows for each product, the steps of pairs are so short that a job without evaluations learns as well."""
     parties = correlated(rows, noise)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import cancer_parties, write_tables
+from builders import cancer_parties, random_parties, write_tables
 
 from tests.installed_copy import IS_COPY, ROOT, environment, install_copy, run_copy
 from tests.transport.conftest import PROCESS
@@ -67,7 +67,7 @@ def output_of(done: subprocess.CompletedProcess[str]) -> str:
 def test_a_job_trains_predicts_and_is_audited_without_credit(
     tmp_path: Path, job_path: Path, without_credit: Path
 ) -> None:
-    tables = write_tables(tmp_path, cancer_parties(2, 180))
+    tables = write_tables(tmp_path, random_parties(2, 180, ids=True))
     data = [word for name, path in tables.items() for word in ("--data", f"{name}={path}")]
     new = [word for name, path in tables.items() for word in ("--predict", f"{name}={path}")]
     files = ["--save", str(tmp_path / "parts"), "--predictions", str(tmp_path / "new.csv")]
