@@ -242,7 +242,7 @@ SHAPES = {
     "three, by blocks": ((4, 9, 5), 100, {}),
     "two, lifted": ((6, 9), ROWS_PER_BLOCK, LIFTED),
     "two, lifted by blocks": ((6, 9), 33, LIFTED),
-    "three, lifted by blocks": ((4, 9, 5), 20, LIFTED),
+    "three, lifted by blocks": ((4, 9, 5), 40, LIFTED),
     "four, lifted from 16 bits": ((4, 6, 3, 2), 60, {"lift_bits": 16}),
     # the last block is too small for its products to be added to others, so it gets a separate reply
     "two, one reply a batch": ((6, 9), 33, {"scheme": KernelShares}),
