@@ -230,10 +230,11 @@ class TrainingRole(ABC):
 
     The steps process one block of rows at a time. B requests several blocks before it receives the tables of the first
     one, so that both parties compute while the line is in use (`lookup_requests`). A receives delta together with the
-    request for a later block, or for the next iteration, whose first sums depend on the last delta. Look-ups by oblivious transfer are
-    those of Dessouky et al. 2017; a table can represent any loss that depends on one sum. With two parties an iteration
-    is one round trip. With more parties it is three messages in sequence, whatever the number of columns. Steps 8a and
-    8b take one further round trip for all blocks of an iteration.
+    request for a later block, or for the next iteration, whose first sums depend on the last delta. Look-ups by
+    oblivious transfer are those of Dessouky et al. 2017; a table can represent any loss that depends on one sum. With
+    two parties an iteration is one round trip. With more parties it is three messages in sequence, whatever the number
+    of columns. Steps 8a and 8b take one further round trip for all blocks of an iteration. While the tables of an
+    iteration are sent, B sends its message about the transfers of the next iteration (delayed_transfers.py).
 
     All values that A receives are uniform, because of chi, c, psi_B and kappa. B can read one entry of each row's
     table, which is uniform because of psi_A, and one of the two words of step 8b, which is uniform because of alpha.
@@ -450,7 +451,9 @@ class LabelParty(TrainingRole):
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
         """Run the iterations of a chunk as the party with labels; see `TrainingRole.train`."""
-        partner, chunk_name = self._params.partner, self._begin(chunk)
+        partner, chunk_name, offline = self._params.partner, self._begin(chunk), self._offline
+        offline.begin_transfers(chunk, 0)
+        offline.finish_transfers(chunk)
         material, masks = self._take(chunk, 0, 0)
         request = self._recv(partner, LookupRequest)  # step 7
         self._check_chunk(partner, chunk_name, request.chunk)
@@ -467,11 +470,15 @@ class LabelParty(TrainingRole):
                 if step.answered:
                     lifts = self._lift_words([blocks[block] for block in step.carries], request.carries)
                     self._send(partner, MaskedTables(tables, lifts))  # steps 8 and 8b
-                # the next block's material is read while the partner computes
+                if following.answers and not step.answers:
+                    offline.begin_transfers(chunk, iteration + 1)
+                # the next material is computed while the partner computes
                 if following.block is not None:
                     material, masks = self._take(chunk, iteration, following.block)
-                elif following is requests[-1] and iteration + 1 < iterations and self._offline.pairs is None:
-                    material, masks = self._take(chunk, iteration + 1, 0)
+                elif step.answered and not following.answered:  # nothing else to do until the residuals arrive
+                    offline.finish_transfers(chunk)
+                    if iteration + 1 < iterations and offline.pairs is None:
+                        material, masks = self._take(chunk, iteration + 1, 0)
                 request = self._recv(partner, LookupRequest)  # steps 9, 7 and 8a
                 answered = [blocks.pop(block) for block in following.deltas]
                 deltas = self._split(request.delta, [self._ring.size(item.psi.size) for item in answered])
@@ -583,7 +590,9 @@ class PartnerParty(TrainingRole):
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
         """Run the iterations of a chunk as the partner; see `TrainingRole.train`."""
-        active, chunk_name = self._context.active, self._begin(chunk)
+        active, chunk_name, offline = self._context.active, self._begin(chunk), self._offline
+        offline.begin_transfers(chunk, 0)
+        offline.finish_transfers(chunk)
         kappas = [Prg(self._offline.pair_keys[name], f"{_KAPPA_LABEL}, {chunk}") for name in self._passives]
         prepared = self._prepare(chunk, 0, 0, kappas)
         self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # step 7
@@ -593,6 +602,9 @@ class PartnerParty(TrainingRole):
             requested, opened = {0: prepared}, dict[int, _OpenedEntries]()
             carries, deltas = dict[int, bytes](), dict[int, bytes]()
             for request in requests[1:]:
+                if request.answers and not answers:
+                    offline.begin_transfers(chunk, iteration + 1)
+                    offline.finish_transfers(chunk)
                 while answers < request.answers:
                     self._read_answer(answered[answers], requested, opened, carries, deltas)
                     answers += 1

@@ -13,8 +13,8 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.score_ledger import score_limits
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ScoreLedger, ScoreQuery
 from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS, ROWS_PER_EVALUATION
 from tests.builders import raises_code
