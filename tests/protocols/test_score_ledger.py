@@ -160,7 +160,7 @@ def test_the_limit_of_evaluations_counts_all_peers(tmp_path: Path) -> None:
                 ScoreLedger(tmp_path / "scores").check_evaluations(peer, again, 1)
 
 
-def test_the_limit_of_evaluations_counts_every_row_of_a_large_set(tmp_path: Path) -> None:
+def test_the_limit_counts_every_row_of_a_large_set(tmp_path: Path) -> None:
     """One row that was evaluated often, among more rows than one SQL query looks up, is found at any position."""
     limit, count = 20, 20 * ROWS_PER_EVALUATION
     for position in (0, score_limits.MAX_ROWS_PER_QUERY, count - 1):

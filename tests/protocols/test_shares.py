@@ -492,7 +492,7 @@ def test_one_query_of_sums_and_one_reply_about_steps_a_batch(run):
     assert sent == {ProductQuery: pairs * (len(blocks) + batches), ProductReply: pairs * (len(blocks) + replies)}
 
 
-def test_delayed_transfers_are_sent_between_the_first_requests_and_the_bits_of_lifts(run):
+def test_delayed_transfers_follow_the_first_requests(run):
     """Both holders generate the transfers of an iteration in the one before, while the tables are on the line."""
     sent = [e.message for e in run.events if (e.direction, e.me, e.peer, e.subchannel) == ("send", "b", "a", "")]
     groups = [number for number, message in enumerate(sent) if isinstance(message, TransferCorrections)]
