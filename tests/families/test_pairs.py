@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.errors import ConfigError
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_plan import can_roll_back, make_plan, pair_params
 from securevfl.models import pair_components
 from securevfl.protocols.shares.iteration import MaskedGradient
@@ -150,6 +152,19 @@ def test_steps_after_a_rollback_are_not_rounded_to_nothing(model: str, rows: int
     exact = np.asarray(plan.rule.coefficients(30, result=True))
     rounded = pair_params(job, plan, (16, 16), rows).integers(exact).view(np.int64)  # type: ignore[arg-type]
     assert rounded.sum() == pytest.approx(exact.sum() * pair_params(job, plan, (16, 16), rows).scale, rel=0.02)  # type: ignore[arg-type]
+
+
+def test_a_stored_model_keeps_its_numbers() -> None:
+    """Another version may choose another ring or other factors, by which stored gradients must not be multiplied."""
+    parties, _ = exclusive_or(900)
+    job = make_job({}, model=vfl.Logistic(pairs=4), **SHORT)
+    sizes = vfl.simulate(job, parties).active.state["sizes"]
+    trained = SharesFacts.restore(job, sizes, 2).pair_params  # type: ignore[arg-type]
+    assert trained is not None
+    assert sizes["pair_numbers"] == [trained.bits, trained.scale]
+    bits, scale = trained.bits + 4, trained.scale / 3
+    restored = SharesFacts.restore(job, sizes | {"pair_numbers": [bits, scale]}, 2).pair_params  # type: ignore[arg-type]
+    assert restored == replace(trained, bits=bits, scale=scale, shift=trained.shift - 4)
 
 
 def test_pairs_keep_their_weights_after_the_second_rollback() -> None:

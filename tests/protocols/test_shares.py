@@ -245,7 +245,7 @@ SHAPES = {
     "three, by blocks": ((4, 9, 5), 100, {}),
     "two, lifted": ((6, 9), ROWS_PER_BLOCK, LIFTED),
     "two, lifted by blocks": ((6, 9), 33, LIFTED),
-    "three, lifted by blocks": ((4, 9, 5), 20, LIFTED),
+    "three, lifted by blocks": ((4, 9, 5), 40, LIFTED),
     "two, transfers while training": ((6, 9), 33, {**LIFTED, "delays": True}),
     "three, transfers while training": ((4, 9, 5), 100, {"delays": True}),
     "four, lifted from 16 bits": ((4, 6, 3, 2), 60, {"lift_bits": 16}),

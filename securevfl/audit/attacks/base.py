@@ -138,6 +138,11 @@ class Attack(ABC):
             return f"with these tables the job does not disclose {self.output}"
         return ""
 
+    def unaccepted_leaks(self, job: Job) -> list[str]:
+        """Return the names of the leaks that the attack carries out; none if the job accepts one of them."""
+        leaks = [kind.name for kind in job.family.leak_kinds if self.name in kind.attacks]
+        return [] if set(leaks) & set(job.accepts) else leaks
+
     def target_hidden(self, job: Job) -> bool:
         """Return whether the job should hide what the attack infers (its target).
 
