@@ -5,7 +5,7 @@ computes from its columns (`securevfl.models.pair_components`): u (n, r_A) at A 
 Phi (n, d) is a *pair*: the product of component a of A and component b of B. A share is a random-looking matrix modulo
 2^P (pair_weights.py). The products are shared once, before the first iteration:
 
-1. A <-> B   the sizes, the name of the stored shares, and whether they are those of the sender's components
+1. A <-> B   the parameters, the name of the stored shares, and whether they are those of the sender's components
 2. A <-> B   shares of all products of some rows (small_products.py, with A as the sender)
 
 Comments refer to these steps by number. If both have stored shares of the same name, which they computed together from
@@ -52,18 +52,22 @@ _HEADER = struct.Struct(f"<4s{NAME_BYTES}s{_DIGEST_BYTES}sQIB")
 
 
 class PairGreeting(Message, frozen=True):
-    """The sizes that the sender expects, and the name of its stored shares.
+    """The parameters of pairs that the sender expects, and the name of its stored shares.
 
     Attributes:
         rows: the number of rows.
         active: the number of components of the active party.
         partner: the number of components of its partner.
+        bits: the number of bits of the ring of pairs.
+        scale: the integer that represents a coefficient of 1.
         name: the name of the stored shares of the sender's present components (16 bytes); empty if it has none.
     """
 
     rows: int
     active: int
     partner: int
+    bits: int
+    scale: float
     name: bytes
 
 
@@ -144,14 +148,14 @@ def share_products(
         This party's shares.
 
     Raises:
-        ProtocolError: the other share holder expects other sizes.
+        ProtocolError: the other share holder expects other sizes, or computes with other numbers.
     """
     context, products = session.products.context, session.products
     (peer,) = products.other_holders
     rows, digest = len(components), hashlib.sha256(np.ascontiguousarray(components).tobytes()).digest()
     path = None if folder is None else folder / PAIR_FILE
     stored, stored_file = (b"", None) if path is None else _stored_shares(path, params, rows, digest)
-    greeting = PairGreeting(rows, params.active, params.partner, stored)
+    greeting = PairGreeting(rows, params.active, params.partner, params.bits, params.scale, stored)
     products.send(peer, greeting)  # step 1
     answer = products.recv(peer, PairGreeting)  # step 1
     if stored_file is not None and answer.name != stored:
@@ -163,6 +167,14 @@ def share_products(
             f"{params.active} x {params.partner} of {rows:,}",
             "use the same job and the same aligned rows at both parties",
             code="SVFL-PROTOCOL-SIZE",
+            party=peer,
+        )
+    if (answer.bits, answer.scale) != (params.bits, params.scale):
+        raise ProtocolError(
+            f"{peer} computes weights of pairs modulo 2^{answer.bits} with the factor {answer.scale:g} instead of "
+            f"2^{params.bits} with {params.scale:g}",
+            "use the same version of securevfl at both parties",
+            code="SVFL-PROTOCOL-VERSION",
             party=peer,
         )
     in_memory = rows < disk_rows

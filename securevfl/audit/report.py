@@ -274,10 +274,9 @@ def _inference(
     noise = float(np.mean([score.noise for score in scores]))
     random_margin = 6 * noise * (2 / len(scores)) ** 0.5 if attack.randomized else 0.0
     allowed = max(random_margin, MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN)
-    leaks = [kind.name for kind in job.family.leak_kinds if attack.name in kind.attacks]
-    carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.leak_threshold
+    carried_out = attack.unaccepted_leaks(job) if real.mean() > attack.leak_threshold else []
     beyond_declared = bool((carried_out or attack.target_hidden(job)) and excess.mean() > allowed)
-    exceeds = beyond_declared or (carried_out and bool(set(leaks) & set(refused)))
+    exceeds = beyond_declared or bool(set(carried_out) & set(refused))
     return Inference(
         attacker=attack.attacker_name(job, attacker, known.shape.active),
         name=attack.name.replace("_", " "),

@@ -114,7 +114,7 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
         elif match:
             other_keys.add(match[1])
     _remove(files.checkpoints)
-    _delete_search(report, search, files.party)
+    _delete_search(report, search, files.party, checkpoint)
     for folder in sorted(files.preprocessing.glob(f"{files.party}.*")):
         folder_key = folder.name.removeprefix(f"{files.party}.")
         if re.fullmatch(_KEY, folder_key) and (every or folder_key == key):
@@ -154,9 +154,16 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
     return report
 
 
-def _delete_search(report: DeletionReport, folder: Path, party: str) -> None:
-    """Delete the file by which an interrupted search resumes, unless checkpoints of its trainings still exist."""
-    if not any(re.search(r"\.(round-\d+|begun|final|evaluations)\.json$", path.name) for path in _files(folder)):
+def _delete_search(report: DeletionReport, folder: Path, party: str, checkpoint: re.Pattern[str]) -> None:
+    """Delete the file by which a party's interrupted search resumes, unless checkpoints of its trainings still exist.
+
+    Args:
+        report: the report, which is extended.
+        folder: the folder of the search.
+        party: name of the party.
+        checkpoint: the pattern of the names of the party's checkpoints.
+    """
+    if not any(checkpoint.fullmatch(path.name) for path in _files(folder)):
         record = re.compile(rf"\.?{re.escape(party)}\.{_KEY}\.search\.json(\.\d+)?")
         for path in _files(folder):
             if record.fullmatch(path.name):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.evaluation_records import FINAL_EVALUATION, EvaluationFile, KnownEvaluations
 from tests.builders import cancer_parties, raises_code
 
-EPOCHS, INTERVAL = 7, 3
+EPOCHS, INTERVAL = 5, 2
 ONCE = (
     ("bank", ("labels", "shop", "verdicts")),
     ("shop", ("scores", "bank", "held out")),
@@ -33,7 +33,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "rounds, open": {"protocol": "open", "batch_size": "all", "accepts": ["columns", "rank"]},
     "rounds, CKKS": {"protocol": vfl.Protocol(residual=vfl.Ckks()), "batch_size": "all", "accepts": ["columns"]},
     "shares": {"protocol": "shares", "accepts": ["small_metrics"]},
-    "trees": {"model": vfl.Trees(depth=2), "protocol": "shares", "accepts": ["small_metrics"]},
+    "trees": {
+        "model": vfl.Trees(depth=1, trees=3, boosted_score=False),
+        "protocol": "shares",
+        "accepts": ["small_metrics"],
+    },
 }
 
 
@@ -75,10 +79,20 @@ def counted(
     return counts
 
 
+@pytest.fixture(scope="module")
+def complete_runs(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], dict[str, Counter[tuple[str, str, str]]]]:
+    """Return a function that counts an uninterrupted run of a job, which takes place once for all tests."""
+    return cache(lambda name: counted(name, tmp_path_factory.mktemp("complete"), None))
+
+
 @pytest.mark.parametrize("name", JOBS)
-def test_a_stopped_run_counts_exactly_the_sent_values(name: str, tmp_path: Path) -> None:
+def test_a_stopped_run_counts_exactly_the_sent_values(
+    name: str, tmp_path: Path, complete_runs: Callable[[str], dict[str, Counter[tuple[str, str, str]]]]
+) -> None:
     """After a stop between an evaluation and its checkpoint, neither the evaluation nor its decision is sent again."""
-    complete = counted(name, tmp_path / "complete", None)
+    complete = complete_runs(name)
     for stop in range(1, EPOCHS):
         resumed = counted(name, tmp_path / str(stop), stop)
         for party, counts in complete.items():
@@ -109,11 +123,17 @@ def stopped_at_store(party: str, number: int, *, stored: bool) -> Iterator[None]
 @pytest.mark.parametrize("number", [INTERVAL, 2 * INTERVAL, FINAL_EVALUATION])
 @pytest.mark.parametrize("party", ["bank", "shop"])
 @pytest.mark.parametrize("name", ["rounds, CKKS", "shares"])
-def test_a_run_that_is_stopped_around_an_evaluation(name: str, party: str, number: int, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_around_an_evaluation(
+    name: str,
+    party: str,
+    number: int,
+    tmp_path: Path,
+    complete_runs: Callable[[str], dict[str, Counter[tuple[str, str, str]]]],
+) -> None:
     """The bank measures again only if it is stopped after it has received a result and
     before the result is on its disk.
     """
-    complete = counted(name, tmp_path / "complete", None)
+    complete = complete_runs(name)
     for stored in (True, False):
         stop = partial(stopped_at_store, party, number, stored=stored)
         resumed = counted(name, tmp_path / f"stored {stored}", None, stop)

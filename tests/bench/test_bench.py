@@ -35,13 +35,13 @@ def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_he_writes_a_row_for_each_engine_and_size(tmp_path: Path) -> None:
     pytest.importorskip("phe")
     out = tmp_path / "out.json"
-    done = run("he", "--sizes", "16x3,12x2", "--against", "phe,tenseal", "--json", out)
+    done = run("he", "--sizes", "8x2,6x2", "--against", "phe,tenseal", "--json", out)
     assert done.exit_code == 0, done.output
     written = json.loads(out.read_text())
     assert set(written) == {"schema", "machine", "rows"}
     assert written["machine"]["cores"] >= 1
     names = ["phe", "tenseal", "paillier", "ckks"]
-    assert [(row["engine"], row["n"]) for row in written["rows"]] == [(name, n) for n in (16, 12) for name in names]
+    assert [(row["engine"], row["n"]) for row in written["rows"]] == [(name, n) for n in (8, 6) for name in names]
     for row in written["rows"]:
         assert set(row) >= KEYS
         assert row["error"] is None

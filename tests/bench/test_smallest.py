@@ -6,9 +6,10 @@ imports.
 
 from __future__ import annotations
 
+import multiprocessing
 import shlex
-import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import securevfl as vfl
+from benchmarks.interaction_shares import shares_row
+from benchmarks.shares import TABLE_JOBS, prediction
+from securevfl.bench.start import STARTS
 from securevfl.cli.main import app
 from tests.builders import REAL_TABLES
 from tests.forked import Forked
@@ -28,7 +33,7 @@ ALONE = {  # by benchmark: arguments of runs without a real table
     "defences": ["--seeds 1 breast_cancer"],
     "full_batch": ["--rows 200 --columns 2 3 --rounds 2 --json OUT/rows.json"],
     "fuzz": ["--frames 10 --live 1 --json OUT/rows.json"],
-    "interactions": ["--tables exclusive-or --rows 600 --seeds 1 --shares --json OUT/rows.json", "--costs --rows 600"],
+    "interactions": ["--tables exclusive-or --rows 300 --seeds 1 --shares --json OUT/rows.json", "--costs --rows 600"],
     "iteration_bytes": ["--rows 600 --columns 2"],
     "learning_picture": ["OUT/learning.svg"],
     "mode_picture": ["OUT/mode.svg"],
@@ -41,7 +46,7 @@ ALONE = {  # by benchmark: arguments of runs without a real table
 APART = {  # benchmarks that start processes of parties
     "default_job": ["--rows 2000 --columns 12 --iterations 2 --rtt-ms 1 --repeats 1"],
     "delay": ["--rtt-ms 1 --epochs 1 --repeats 1 --residuals open --json OUT/rows.json"],
-    "estimates": ["--rows 1000 --columns 4"],
+    "estimates": ["--rows 1000 --columns 4 --kinds frame"],
     "faults": ["--runs 1"],
     "overlap": ["--rtt-ms 1 --hidden 4 --width 2 --batch 256 --epochs 1 --repeats 1 --json OUT/rows.json"],
     "many_rows": ["--rows 6000 --columns 12 --json OUT/rows.json"],
@@ -74,8 +79,27 @@ COMMANDS_ON_TABLES = {  # by command of python -m benchmarks: arguments
     "rounds": ["--data REAL_TABLES --tables support2 --residuals open"],
 }
 
+FORKS = multiprocessing.get_context("forkserver")  # its processes share the imports of one server
+FORKS.set_forkserver_preload(["securevfl.cli.main", "securevfl.organisations.join", "securevfl.training.simulate"])
+SMALLER: dict[str, dict[str, Any]] = {  # by benchmark: objects of its modules that the test replaces by smaller ones
+    "default_job": {"benchmarks.default_job.PROCESSES": FORKS},
+    "delay": {"benchmarks.delay.PROCESSES": FORKS},
+    "organisations": {"benchmarks.organisations.PROCESSES": FORKS},
+    # their processes start by `python -m`, as those of `Forked` do
+    "many_rows": {"subprocess.Popen": Forked},
+    "scale": {"subprocess.Popen": Forked},
+    "shares": {
+        "benchmarks.shares.TABLE_JOBS": {
+            "vehicle_scale": TABLE_JOBS["vehicle_scale"] | {"batch_size": 512, "epochs": 2}
+        },
+        "benchmarks.shares.BATCHES": 2,
+        "benchmarks.shares.prediction": partial(prediction, 200, 3),
+    },
+    "start": {"securevfl.bench.start.STARTS": dict([*STARTS.items()][:2])},
+    "tree-schedule": {"benchmarks.tree_schedule.Trees": partial(vfl.Trees, trees=2, depth=2, boosted_score=False)},
+    "interactions": {"benchmarks.interactions.shares_row": partial(shares_row, components=4)},
+}
 
-FORKED = {"many_rows", "scale"}  # its processes start by `python -m`, as those of `Forked` do
 LONG_BENCHMARKS = {"overlap"}  # six processes that import torch
 
 
@@ -89,6 +113,12 @@ def runs(table: dict[str, list[str]]) -> list[Any]:
 
 def words_of(text: str, folder: Path) -> list[str]:
     return shlex.split(text.replace(OUT, str(folder)).replace("REAL_TABLES", str(REAL_TABLES)))
+
+
+def shrink(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace what makes a benchmark long and has no option."""
+    for target, smaller in SMALLER.get(name, {}).items():
+        monkeypatch.setattr(target, smaller)
 
 
 def started(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +162,7 @@ def test_help_is_shown_and_nothing_is_written(
 @pytest.mark.parametrize(("name", "words"), runs(ALONE))
 def test_a_benchmark_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    shrink(name, monkeypatch)
     started(name, words_of(words, tmp_path), monkeypatch)
 
 
@@ -139,8 +170,7 @@ def test_a_benchmark_runs(name: str, words: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(("name", "words"), runs(APART))
 def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if name in FORKED:
-        monkeypatch.setattr(subprocess, "Popen", Forked)
+    shrink(name, monkeypatch)
     started(name, words_of(words, tmp_path), monkeypatch)
 
 
@@ -150,12 +180,14 @@ def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, mo
 @pytest.mark.parametrize(("name", "words"), runs(ON_TABLES))
 def test_a_benchmark_of_tables_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    shrink(name, monkeypatch)
     started(name, words_of(words, tmp_path), monkeypatch)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "words"), runs(COMMANDS))
-def test_a_command_runs(name: str, words: str, tmp_path: Path) -> None:
+def test_a_command_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(name, monkeypatch)
     _runs(app, ["bench", name, *words_of(words, tmp_path)])
 
 
@@ -163,9 +195,10 @@ def test_a_command_runs(name: str, words: str, tmp_path: Path) -> None:
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(COMMANDS_ON_TABLES))
-def test_a_command_on_tables_runs(name: str, words: str, tmp_path: Path) -> None:
+def test_a_command_on_tables_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.__main__ import app as on_tables
 
+    shrink(name, monkeypatch)
     _runs(on_tables, [name, *words_of(words, tmp_path)])
 
 

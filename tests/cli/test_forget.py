@@ -31,6 +31,7 @@ from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
+from securevfl.training.model_part import replaced_files
 from securevfl.training.run_setup import run_key
 
 DEAD_PROCESS = 1 << 23
@@ -154,6 +155,27 @@ def test_drafts_of_killed_processes_are_deleted_with_their_files(
     assert place.forget().exit_code == 0
     assert place.left() == {"shop.csv", ".shop.model.json.mine"}
     assert place.counted() == counted
+
+
+@pytest.mark.parametrize("options", [(), ("--all",)])
+def test_files_of_another_party_in_the_same_folders_stay(options: tuple[str, ...], place: Place) -> None:
+    """Each file that bears the party's name has a twin of another party; its replaced model is that of a part."""
+    twins = set[str]()
+    for path in [*place.folder.rglob("*")]:
+        if path.parent.suffix in (".states", ".search", ".ahead") and path.name.startswith("shop."):
+            twin = path.with_name(path.name.replace("shop.", "telco.", 1))
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, twin)
+            twins |= {file.name for file in twin.rglob("*")} if path.is_dir() else {twin.name}
+    model = place.folder / "shop.model.json"
+    model.unlink()
+    place.part.name = "telco"
+    place.part.save(model)
+    place.part.name = "shop"
+    place.part.save(model)
+    (aside,) = replaced_files(model)
+    assert len(twins) >= 6
+    assert place.forget(*options).exit_code == 0
+    assert place.left() == {"shop.csv", aside.name, *twins}
 
 
 def test_replaced_models_are_deleted_with_all(place: Place) -> None:

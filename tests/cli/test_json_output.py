@@ -25,6 +25,7 @@ from securevfl.credit.correlate import correlate
 from securevfl.training.comparison import ComparedModel, Comparison, InteractionGain
 from securevfl.training.json_report import part_report
 from securevfl.training.tuning import Alternative, Tuning
+from tests.forked import run_forked
 
 STORED = Path(__file__).parents[1] / "vectors" / "json_output.json"
 TABLES = ["--data", "bank=bank.csv", "--data", "shop=shop.csv"]
@@ -62,7 +63,7 @@ WITHOUT_RESULTS = {
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "securevfl.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=110)
+    return run_forked(command, capture_output=True, text=True, cwd=folder, timeout=110)
 
 
 def write_tables(folder: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_dash_is_stdout_and_text_goes_to_stderr(tmp_path: Path) -> None:
         log.write("before\n")
         log.flush()
         command = [sys.executable, "-m", "securevfl.cli.main", "describe", "--data", "bank.csv", "--json", "-"]
-        subprocess.run(command, stdout=log, stderr=subprocess.DEVNULL, cwd=tmp_path, check=True)
+        run_forked(command, stdout=log, stderr=subprocess.DEVNULL, cwd=tmp_path, check=True)
         log.write("after\n")
     lines = (tmp_path / "all.log").read_text().splitlines()
     assert (lines[0], lines[1], lines[-1]) == ("before", "{", "after")

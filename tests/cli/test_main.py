@@ -291,7 +291,7 @@ def test_a_real_pair_of_tables_aligns_and_trains(tmp_path: Path) -> None:
 
 
 def test_audit_of_a_job_on_its_tables(tmp_path: Path, overlapping_tables: list[str]) -> None:
-    result = run("audit", write_open_job(tmp_path, "ckks"), *overlapping_tables, "--html", tmp_path / "audit.html")
+    result = run("audit", write_open_job(tmp_path, "open"), *overlapping_tables, "--html", tmp_path / "audit.html")
     assert result.exit_code == 0, result.output
     assert "othing exceeds the declaration" in result.output
     assert "<html" in (tmp_path / "audit.html").read_text().lower()

@@ -269,10 +269,10 @@ def test_altered_messages_raise_and_nothing_crashes(scheme, holder, evaluator):
         evaluator.unblind(message, RowMask(mask.scale, mask.masks))
 
     targets = [
-        (scheme.evaluator, holder.public, 4, 200),
-        (lambda m: evaluator.transpose_product(prepared, m), sealed, SEALED_HEADER.size, 500),
-        (lambda m: holder.open(m, shape), blinded, BLINDED_HEADER.size, 500),
-        (unblind, opened, OPENED_HEADER.size, 300),
+        (scheme.evaluator, holder.public, 4, 60),
+        (lambda m: evaluator.transpose_product(prepared, m), sealed, SEALED_HEADER.size, 150),
+        (lambda m: holder.open(m, shape), blinded, BLINDED_HEADER.size, 150),
+        (unblind, opened, OPENED_HEADER.size, 90),
     ]
     refused = 0
     for call, message, header, count in targets:
@@ -284,7 +284,7 @@ def test_altered_messages_raise_and_nothing_crashes(scheme, holder, evaluator):
         for cut in range(0, min(len(message), 60)):
             with pytest.raises(CryptoError):
                 call(message[:cut])
-    assert refused > 500
+    assert refused > 150
 
 
 def test_memory_and_descriptors_stay_flat():
@@ -310,5 +310,5 @@ def test_memory_and_descriptors_stay_flat():
     rounds(30)
     gc.collect()  # clean up after other tests
     descriptors = len(os.listdir("/proc/self/fd"))
-    assert any(grown(300) < 4 * 2**20 for _ in range(3))  # a leak grows each time, but an allocator stops growing
+    assert any(grown(100) < 2**20 for _ in range(4))  # a leak grows each time, but an allocator stops growing
     assert len(os.listdir("/proc/self/fd")) <= descriptors

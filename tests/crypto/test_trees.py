@@ -177,7 +177,7 @@ def test_definition_2_alone_does_not_protect():
     assert lone_parties_learn(t1, t2)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(q=st.integers(3, 64), seed=st.binary(max_size=8), data=st.data())
 def test_built_trees_are_balanced_and_totally_different(q, seed, data):
     root = data.draw(st.integers(0, q - 1))

@@ -606,7 +606,7 @@ def test_no_result_depends_on_the_order_of_a_set(tmp_path: Path) -> None:
         "    print(columns_of('shop', {'c': values}, declared=declared).X.tolist())\n"
     )
     outputs = set()
-    for seed in "01234567":
+    for seed in "0123":
         run = subprocess.run(
             [sys.executable, str(program)],
             env={**os.environ, "PYTHONHASHSEED": seed},

@@ -21,6 +21,7 @@ import securevfl as vfl
 from securevfl.data.query_rows import MAX_EXACT_INTEGER, file_of_table, is_database, store_query
 from securevfl.data.readers import read_party
 from securevfl.errors import DataError, TableError
+from tests.forked import run_forked
 
 dbapi = pytest.importorskip("adbc_driver_postgresql.dbapi")
 ROWS = 600
@@ -47,7 +48,7 @@ def address() -> Iterator[str]:
 
 def securevfl(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "securevfl.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100)
+    return run_forked(command, capture_output=True, text=True, cwd=folder, timeout=100)
 
 
 @pytest.mark.long

@@ -16,18 +16,19 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from builders import raises_code
+from builders import make_job, raises_code, random_parties, write_tables
 from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.cli.prediction_output import predict_files
 from securevfl.data.duplicates import Duplicates
 from securevfl.data.load import read_aligned, read_in_order, read_parties
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_party, read_table, read_unique_ids
 from securevfl.data.row_order import write_rows
 from securevfl.data.store import StoredParty, copy_to_temporary_table
-from securevfl.errors import ConfigError, DataNotice, IdError
+from securevfl.errors import ConfigError, DataNotice, IdError, RangeError
 from securevfl.training.new_rows import rows_of_file
 
 N = 120
@@ -129,6 +130,32 @@ def test_large_files_give_the_party_of_small_ones(suffix: str, duplicates: Dupli
 
 def _mkdir(folder: Path) -> None:
     folder.mkdir()
+
+
+@pytest.mark.parametrize("duplicates", [*REMAINING, "refuse"])
+@pytest.mark.parametrize("first", ["bank", "shop"])
+@pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
+def test_an_error_names_the_row_of_the_first_file(first: str, duplicates: Duplicates, tmp_path: Path) -> None:
+    """The files have the rows in other orders, and the first one also several rows of some ids, or none."""
+    parties = random_parties(rows=N, ids=True)
+    for party in parties:
+        party.X[:, 0] *= 1e-3
+    run = vfl.simulate(make_job(optimizer={"name": "fedbcd", "lr": 20.0}), parties)  # weights above 1
+    orders = {"bank": np.arange(N), "shop": np.arange(N)[::-1]}
+    if duplicates != "refuse":
+        orders[first] = np.concatenate([orders[first][:20], orders[first]])
+    tables = [party.take(orders[party.name]) for party in parties]
+    far = 77
+    for table in tables:  # each party's output is finite, and their sum is not
+        part = run.parts[table.name]
+        table.X[table.ids == far, 0] = 1.2e308 * part.scaling.deviation[0] / part.theta[0, 0]
+    files = write_tables(tmp_path, tables)
+    options = {name: ReadOptions(duplicates=duplicates if name == first else "refuse") for name in files}
+    (row,) = np.flatnonzero(orders[first] == far)
+    with raises_code(RangeError, "SVFL-TRAINING-RANGE", row=row + 1):
+        predict_files(
+            run, {name: files[name] for name in sorted(files, key=first.__ne__)}, tmp_path / "p", options=options
+        )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -95,24 +95,36 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
         assert counts[name] % outputs == 0, name
 
 
-@pytest.mark.parametrize("metrics", ["pairs", "sum"])
-def test_opened_shares_count_the_bits_of_all_outputs(metrics: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Levels, labels, sums and weights of one output and of three: counts and bits equal those of the messages."""
+@pytest.mark.parametrize(("metrics", "epochs"), [("pairs", 3), ("sum", 4)])
+def test_opened_shares_count_the_bits_of_all_outputs(
+    metrics: str, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels, labels, sums and weights of one output and of three: counts and bits equal those of the messages.
+
+    The training has one or two full chunks of two epochs, and one of a single epoch.
+    """
     X = np.random.default_rng(0).normal(size=(90, 4))
     outputs = 3 if metrics == "pairs" else 1
     y = np.digitize(X[:, 0], [-0.4, 0.4]) + (metrics == "sum")
     job = vfl.Job(
         model=vfl.GeneralLinear(loss="one_vs_rest" if metrics == "pairs" else "poisson"),
         optimizer=vfl.FedSGD(lr=0.1),
-        protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"])),
+        protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"], chunk=2)),
         batch_size="all",
-        epochs=1,
+        epochs=epochs,
         test_fraction=1 / 3,
         accepts=[*leak_kinds()],
     )
     left = watched(monkeypatch)
-    vfl.simulate(job, [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X[:, 2:], aligned=True)])
+    parties = [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X[:, 2:], aligned=True)]
+    vfl.simulate(job, parties)
     assert not [message for message in left if message.short]
     numbers = {message.kind.__name__: message.entry.numbers for message in left}
+    sent: Counter[str] = Counter()
+    for message in left:
+        sent[message.kind.__name__] += message.entry.numbers
+    planned = {output.name: output.count for output in job.family.outputs(job, pooled_run_facts(job, parties).shape)}
+    assert planned["counts of rows out of range"] == sent["OutOfRangeCount"] == -(-epochs // 2) * COUNT_BITS
+    assert planned["sums of losses"] == sent["LossSum"]
     pairs = {"ShuffledWords": outputs * multiset_bits(30, 8)} if metrics == "pairs" else {}
     assert numbers == {"OpenedWeights": 2 * outputs, "OutOfRangeCount": COUNT_BITS, "LossSum": LOSS_SUM_BITS} | pairs

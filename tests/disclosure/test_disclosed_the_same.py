@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import astuple, replace
 from html import unescape
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from securevfl.consent.learned_table import learned_table
 from securevfl.disclosure.limits import DISCLOSURE_KINDS
 from securevfl.disclosure.outputs import Output
 from securevfl.families import FAMILIES
+from securevfl.families.message_declarations import run_roles
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosurePermit, DisclosureRecord
 from tests.builders import learned_rows
@@ -30,6 +32,26 @@ STOPS_EARLY = ("curvature", "shares, target", "shares, rollbacks")  # their runs
 
 def test_every_job_is_recorded() -> None:
     assert RECORDS.keys() == CASES.keys()
+
+
+SEVERAL = [name for name, (_, parties) in CASES.items() if sum(bool(party.columns) for party in parties) > 2]
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_the_order_of_other_parties_changes_nothing(name: str) -> None:
+    """Each organisation may list the others in another order, and several of them have equally many columns."""
+    job, (lead, *others) = CASES[name]
+    tables = [party for party in others if party.columns]
+    helpers = [party for party in others if not party.columns]
+    results = []
+    for listed in (tables, tables[::-1]):
+        facts = pooled_run_facts(job, [lead, *listed, *helpers])
+        outputs = [
+            (*astuple(replace(item, about=(), words="", explanation="")), frozenset(item.about))
+            for item in facts.outputs
+        ]
+        results.append((Counter(outputs), dict(run_roles(job.family, job, facts.parties).cast)))
+    assert results[0] == results[1]
 
 
 def table_in(page: str) -> list[tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.errors import ConfigError
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_plan import can_roll_back, make_plan, pair_params
 from securevfl.models import pair_components
 from securevfl.protocols.shares.iteration import MaskedGradient
@@ -84,9 +86,16 @@ def test_a_third_party_takes_no_part_in_pairs() -> None:
     assert run.metrics["auc"] > 0.7
 
 
-@pytest.mark.parametrize("cut", [1, 4, 10])
-@pytest.mark.parametrize("chunk", [None, 3])
-def test_an_interrupted_training_resumes(cut: int, chunk: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("chunk", "cut"),
+    [
+        (None, 4),
+        (3, 1),
+        (3, 10),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((None, 1), (None, 10), (3, 4))),
+    ],
+)
+def test_an_interrupted_training_resumes(chunk: int | None, cut: int, tmp_path: Path) -> None:
     parties, _ = exclusive_or()
     shares = {"shares": {} if chunk is None else {"chunk": chunk}}
     job = make_job({}, model=vfl.Logistic(pairs=6), **(SHORT | {"protocol": shares, "evaluate_every": 5}))
@@ -113,8 +122,15 @@ def correlated(rows: int, noise: float) -> list[vfl.Party]:
     return parties_of([X, X + noise * rng.normal(size=X.shape)], y)
 
 
-@pytest.mark.parametrize(("rows", "noise", "rollback"), [(800, 1.0, [20, 10]), (4000, 0.01, [10, 0])])
-@pytest.mark.parametrize("first", [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("rows", "noise", "rollback", "first"),
+    [
+        (800, 1.0, [20, 10], 2.0),
+        (4000, 0.01, [10, 0], 1.0),
+        pytest.param(800, 1.0, [20, 10], 1.0, marks=pytest.mark.slow),
+        pytest.param(4000, 0.01, [10, 0], 2.0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_training_on_correlated_columns_rolls_back_and_learns(
     rows: int, noise: float, rollback: list[int], first: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +147,7 @@ def test_a_training_on_correlated_columns_rolls_back_and_learns(
     assert run.metrics["auc"] > alone.metrics["auc"] - 0.01
 
 
-@pytest.mark.parametrize(("rows", "noise"), [(800, 1.0), (4000, 0.01), (8000, 0.0)])
+@pytest.mark.parametrize(("rows", "noise"), [(800, 1.0), (4000, 0.01), pytest.param(8000, 0.0, marks=pytest.mark.slow)])
 def test_the_loss_falls_on_small_tables_of_correlated_columns(rows: int, noise: float) -> None:
     """With few rows for each product, the steps of pairs are so short that a job without evaluations learns as well."""
     parties = correlated(rows, noise)
@@ -150,6 +166,19 @@ def test_steps_after_a_rollback_are_not_rounded_to_nothing(model: str, rows: int
     exact = np.asarray(plan.rule.coefficients(30, result=True))
     rounded = pair_params(job, plan, (16, 16), rows).integers(exact).view(np.int64)  # type: ignore[arg-type]
     assert rounded.sum() == pytest.approx(exact.sum() * pair_params(job, plan, (16, 16), rows).scale, rel=0.02)  # type: ignore[arg-type]
+
+
+def test_a_stored_model_keeps_its_numbers() -> None:
+    """Another version may choose another ring or other factors, by which stored gradients must not be multiplied."""
+    parties, _ = exclusive_or(900)
+    job = make_job({}, model=vfl.Logistic(pairs=4), **SHORT)
+    sizes = vfl.simulate(job, parties).active.state["sizes"]
+    trained = SharesFacts.restore(job, sizes, 2).pair_params  # type: ignore[arg-type]
+    assert trained is not None
+    assert sizes["pair_numbers"] == [trained.bits, trained.scale]
+    bits, scale = trained.bits + 4, trained.scale / 3
+    restored = SharesFacts.restore(job, sizes | {"pair_numbers": [bits, scale]}, 2).pair_params  # type: ignore[arg-type]
+    assert restored == replace(trained, bits=bits, scale=scale, shift=trained.shift - 4)
 
 
 def test_pairs_keep_their_weights_after_the_second_rollback() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.cli.prediction_output import write_predictions
-from securevfl.errors import TransportError
+from securevfl.errors import TableError, TransportError
 from securevfl.models.losses import LOSSES
 from securevfl.organisations import gateway
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
@@ -136,6 +136,24 @@ def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> No
     with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
         waiting.ask([RequestedRow(at) for at in range(5, 9)])
     assert waiting.waiting == 5
+
+
+WRONG = {"a value": {"code": "SVFL-TABLE-TYPE"}, "a column": {"code": "SVFL-TABLE-COLUMNS"}}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_an_error_names_the_row_of_the_request(part: Any, waiting: Gateway, kind: str) -> None:
+    """Rows with and without columns are mixed; one row after the other has a text, or lacks a column."""
+    right: dict[str, Any] = dict.fromkeys(part.columns, 1.0)
+    name, *_ = part.columns
+    wrong = right | {name: "many"} if kind == "a value" else {key: 1.0 for key in right if key != name}
+    mixed = [RequestedRow(0), RequestedRow(1, right), RequestedRow(2), RequestedRow(3), RequestedRow(4, right)]
+    for position in range(len(mixed)):
+        rows = [*mixed[:position], RequestedRow(9, wrong), *mixed[position:]]
+        with raises_code(TableError, WRONG[kind]["code"], row=position + 1) as caught:
+            waiting.ask(rows)
+        assert f"row {position + 1}" in str(caught.value)
+        assert waiting.waiting == 0
 
 
 @pytest.mark.parametrize("rows", range(8))

@@ -74,9 +74,10 @@ def test_the_decision_about_each_row_is_that_of_a_loop() -> None:
 
     The plain model stores for each row which peers and models have had it, as the documentation of the ledger states.
     """
-    for seed in range(4):
+    for seed in range(6):
         drawn, ledger = random.Random(seed), ScoreLedger(None)
-        models, peers, columns, bits, limit = (b"m1", b"m2", b"m3"), ("bank", "shop"), 12, 4.0, 9.0
+        models, peers, bits = (b"m1", b"m2", b"m3"), ("bank", "shop", "telco"), 4.0
+        columns, limit = [(12, 9.0), (12, 100.0), (4, 100.0)][seed % 3]  # bits, two models, or one model are the limit
         for name in models:
             ledger.record_model(name, 10, [b"row 0"])
         had: dict[bytes, dict[tuple[str, bytes], str]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,12 +40,13 @@ from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
-from securevfl.protocols.shares.small_products import MaskedCorrelations
+from securevfl.protocols.shares.small_products import PRODUCT_ROWS, MaskedCorrelations
 from securevfl.protocols.shares.update_rules import FixedCoefficients
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
+from tests.hard_tables import sizes_around
 
 LOSS, RATE, ITERATIONS = LOSSES["logistic"], 0.5, 4
 RULE = FixedCoefficients(
@@ -260,10 +263,12 @@ def test_forward_sums_of_new_rows_contain_the_pairs() -> None:
     assert np.abs(np.ldexp(ring.signed(h)[:, 0].astype(float), -encoding.f_x - encoding.f_theta) - f).max() < 0.01
 
 
-@pytest.mark.parametrize("rows", [2, 300, 2 * small_products.PRODUCT_ROWS + 5])
+@pytest.mark.parametrize("rows", [2, PRODUCT_ROWS, PRODUCT_ROWS + 1])
 def test_shared_products_add_up(rows: int, tmp_path: Path) -> None:
-    case = Case(rows=rows)
-    for folder, disk_rows in ((None, 10**6), (None, 1), (tmp_path, 10**6), (tmp_path, 1)):
+    """With shares in memory and on disk, read in blocks that end before, at and after the end of a chunk of rows."""
+    case, cuts = Case(rows=rows), [cut for cut in (1, *sizes_around(PRODUCT_ROWS, 1)) if cut < rows]
+    sources = (None, 10**6), (tmp_path, 10**6), (None, 1), (tmp_path, 1)
+    for folder, disk_rows in sources if rows == PRODUCT_ROWS + 1 else sources[-1:]:
 
         def play(
             case: Case,
@@ -274,8 +279,12 @@ def test_shared_products_add_up(rows: int, tmp_path: Path) -> None:
         ) -> Any:
             columns = case.shared(session, None if folder is None else folder / context.me, disk_rows=disk_rows)
             assert columns is not None
-            middle = rows // 2
-            return columns.name, np.concatenate([columns.block(0, middle), columns.block(middle, rows)])
+            whole = columns.block(0, rows)
+            for cut in cuts:
+                np.testing.assert_array_equal(columns.block(0, cut), whole[:cut])
+                np.testing.assert_array_equal(columns.block(cut, rows), whole[cut:])
+                np.testing.assert_array_equal(columns.block(cut - 1, cut), whole[cut - 1 : cut])
+            return columns.name, whole
 
         results = case.run(play)
         (name, mine), (other_name, theirs) = results["a"], results["b"]
@@ -286,40 +295,47 @@ def test_shared_products_add_up(rows: int, tmp_path: Path) -> None:
             assert stats.chisquare(np.bincount(top, minlength=16)).pvalue > 1e-9
 
 
+STORED = "none", "first", "second", "of other components"
+"""What a party's folder contains before a run: no shares, those of one of two runs, or those of other components."""
+
+
 def test_stored_shares_are_used_by_both_or_by_none(tmp_path: Path) -> None:
-    case = Case()
-    events: list[Event] = []
-    lock = threading.Lock()
+    """Only if both have stored the shares of the same run; otherwise they compute new ones, which are right."""
+    case, other, folder = Case(rows=40), Case(rows=40), tmp_path / "present"
+    other.components, other.phi = {name: X[::-1].copy() for name, X in case.components.items()}, case.phi[::-1]
+    products, lock = list[Event](), threading.Lock()
 
     def watch(event: Event) -> None:
-        with lock:
-            events.append(event)
+        if isinstance(event.message, MaskedCorrelations):
+            with lock:
+                products.append(event)
 
-    def names() -> set[bytes]:
-        events.clear()
+    def run_in(folder: Path, case: Case = case) -> tuple[bytes, bool]:
+        """Share the products in this folder; return the name of the shares, and whether they were computed now."""
+        products.clear()
 
-        def play(case: Case, context: PartyContext, session: SharesSession) -> bytes:
-            columns = case.shared(session, tmp_path / context.me)
+        def play(case: Case, context: PartyContext, session: SharesSession) -> Any:
+            columns = case.shared(session, folder / context.me)
             assert columns is not None
-            return columns.name
+            return columns.name, columns.block(0, 40)
 
-        return set(case.run(play, observe=watch).values())
+        (name, mine), (other_name, theirs) = case.run(play, observe=watch).values()
+        assert name == other_name
+        assert (case.pairs.ring.signed(case.pairs.ring.reduce(mine + theirs)) == case.phi).all()
+        return name, bool(products)
 
-    def sends_products() -> bool:
-        return any(isinstance(event.message, MaskedCorrelations) for event in events)
-
-    (first,) = names()
-    assert sends_products()
-    assert names() == {first}
-    assert not sends_products()
-    (tmp_path / "a" / pair_columns.PAIR_FILE).unlink()
-    (second,) = names()
-    assert second != first
-    assert sends_products()
-    case.components["b"] = case.components["b"][::-1].copy()
-    (third,) = names()
-    assert third not in (first, second)
-    assert sends_products()
+    names = {kind: run_in(tmp_path / kind, other if kind == STORED[3] else case)[0] for kind in STORED[1:]}
+    assert len(set(names.values())) == 3
+    for of_a, of_b in itertools.combinations_with_replacement(STORED, 2):
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, kind in (("a", of_a), ("b", of_b)):
+            if kind != "none":
+                (folder / name).mkdir(parents=True)
+                shutil.copy(tmp_path / kind / name / pair_columns.PAIR_FILE, folder / name)
+        fits = of_a == of_b and of_a in STORED[1:3]
+        name, computed = run_in(folder)
+        assert computed != fits, (of_a, of_b)
+        assert (name in names.values()) == fits, (of_a, of_b)
 
 
 def test_messages_of_gradients_are_uniform() -> None:

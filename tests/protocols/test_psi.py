@@ -126,7 +126,7 @@ def id_sets(draw: st.DrawFn) -> list[list[int]]:
 
 
 @pytest.mark.long
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(id_sets(), st.randoms(use_true_random=False), st.sampled_from([False, False, True]))
 def test_every_party_gets_the_rows_of_the_plain_intersection(
     sets: list[list[int]], random: object, transfers: bool

@@ -14,6 +14,7 @@ from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.runtime.codec import encode_frame
 from securevfl.runtime.costs import Stage
 from securevfl.runtime.observer import Event
+from tests.builders import cancer_parties
 from tests.small_keys import SMALL
 
 TESTED_SUMS: list[SumProtocol] = [
@@ -48,7 +49,7 @@ def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Training | None
 
 @pytest.fixture(scope="module")
 def four_parties() -> list[vfl.Party]:
-    return vfl.datasets.breast_cancer(parties=4)
+    return cancer_parties(4, rows=250)
 
 
 def weights(run: vfl.Run) -> np.ndarray:

@@ -203,6 +203,8 @@ REFUSED: dict[str, list[Lie]] = {
     "PairGreeting.rows": [Lie("pairs", more)],
     "PairGreeting.active": [Lie("pairs", more)],
     "PairGreeting.partner": [Lie("pairs", more)],
+    "PairGreeting.bits": [Lie("pairs", more)],
+    "PairGreeting.scale": [Lie("pairs", more)],
     "OutOfRangeCount.total": [Lie("shares", with_bit(1, 2))],
     "LossSum.total": [Lie("shares", with_bit(3, 7))],
     "RoundedScores.finer": [Lie("predict shares", always(1)), Lie("predict shares", always(-1))],

@@ -1,5 +1,7 @@
 """The two leak checks on the total of opened gradients, and the attacks behind the leaks."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy.sparse import coo_array, vstack
@@ -13,6 +15,25 @@ from securevfl.errors import LeakageError
 from securevfl.families import FAMILIES, leak_kinds
 from securevfl.runtime.observer import Event
 from tests.builders import raises_code
+
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_attack_may_carry_out_an_accepted_leak(name: str) -> None:
+    """Every attack, with every set of leaks that its job may accept, of which some concern another attack alone."""
+    job = vfl.Job(**{"batch_size": 40, "epochs": 2} | EXAMPLES[name])
+    kinds = job.family.leak_kinds
+    several = 0
+    for attack in ATTACKS.values():
+        of_attack = [kind.name for kind in kinds if attack.name in kind.attacks]
+        others = [kind.name for kind in kinds if kind.name not in of_attack][:1]
+        several += len(of_attack) > 1
+        for count in range(len(of_attack) + 1):
+            for accepted in combinations(of_attack, count):
+                accepting = job.model_copy(update={"accepts": [*others, *accepted]})
+                assert attack.unaccepted_leaks(accepting) == (of_attack if not accepted else [])
+    assert several or job.family.name != "shares"
 
 
 def sealed_job(**keys: object) -> vfl.Job:

@@ -26,6 +26,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.transport.peers import Peers
 from tests.builders import raises_code
+from tests.parsed import nodes_of_package
 from tests.transport.test_aborts import ERROR_KINDS, made
 
 
@@ -183,6 +184,19 @@ def test_attempts_do_not_depend_on_the_order_of_peers(kind: Any, others: tuple[s
     assert only.peers == tuple(sorted(others))
 
 
+@pytest.mark.parametrize("forgiven", ["bank", "telco", "agency", "nobody"])
+def test_sessions_of_every_set_with_a_peer_are_forgiven(forgiven: str, tmp_path: Path) -> None:
+    """All sets of one, two and three peers, each with its own number of attempts."""
+    ledger, peers = DisclosureLedger(tmp_path / "shop.ledger", "shop"), ("agency", "bank", "telco")
+    sets = [group for size in (1, 2, 3) for group in itertools.combinations(peers, size)]
+    for number, group in enumerate(sets, 1):
+        for _ in range(number):
+            ledger.record_early_abort(group)
+    ledger.reset_early_aborts(forgiven)
+    expected = {group: number for number, group in enumerate(sets, 1) if forgiven not in group}
+    assert {attempt.peers: attempt.count for attempt in ledger.read().tries} == expected
+
+
 def test_the_owner_forgives_by_a_command(aborts: list[tuple[str, int]], tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for _ in range(MAX_EARLY_ABORTS):
@@ -217,8 +231,8 @@ def test_a_peer_that_is_admitted_and_leaves_used_an_attempt(tmp_path: Path) -> N
 def test_every_session_states_its_ledger() -> None:
     """Only the measurement of links, which uses no table, has no ledger."""
     without = []
-    for path in Path(vfl.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in nodes_of_package().items():
+        for node in tree:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "run_session":
                 (local,) = [keyword.value for keyword in node.keywords if keyword.arg == "ledger"]
                 if isinstance(local, ast.Constant):

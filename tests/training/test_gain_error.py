@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import securevfl as vfl
 from securevfl.models import metrics
 from securevfl.models.losses import LOSSES
 from securevfl.models.paired_auc import auc_correlation, difference_error, spread_within_classes
@@ -19,9 +20,11 @@ from securevfl.training.comparison import (
     ComparedModel,
     Comparison,
     MeasuredModel,
+    build_comparison,
     gain_error,
     interaction_gain,
 )
+from tests.builders import random_parties
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 LOSS, CLASSES = LOSSES["logistic"], np.array([0, 1])
@@ -53,6 +56,25 @@ def measured(y: Any, f: Any, columns: str, *, linked: bool) -> MeasuredModel:
 def compared(y: Any, local: Any, joint: Any) -> Comparison:
     models = [measured(y, local, "bank alone", linked=True), measured(y, joint, "bank, shop", linked=False)]
     return Comparison(tuple(model.row for model in models), len(y), int(y.sum()), gain_error(models, y == 1))
+
+
+@pytest.mark.parametrize("names", [("late", "paid"), (0, 1), (False, True)])
+def test_a_comparison_does_not_depend_on_which_class_is_rare(names: tuple[Any, Any]) -> None:
+    """The same scores, with a positive class of 20 % and, with exchanged classes and signs, of 80 % of the rows."""
+    job = vfl.Job(model="logistic")
+    lead = random_parties(rows=1200)[0]
+    test = job.schedule(lead.register).test
+    y = (np.random.default_rng(1).random(1200) < 0.2).astype(int)
+    f = np.random.default_rng(2).normal(size=(2, len(test))) + y[test] * np.array([[0.7], [1.4]])
+    results = []
+    for labels, sign in ((y, 1.0), (1 - y, -1.0)):
+        models = [
+            measured(labels[test], sign * f[k], columns, linked=not k) for k, columns in enumerate(("alone", "both"))
+        ]
+        results.append(build_comparison(models, job, vfl.Party("bank", lead.X, np.array(names)[labels], aligned=True)))
+    one, other = results
+    assert (one.held_out, one.positive) == (other.held_out, other.positive) == (len(test), y[test].sum())
+    assert (one.gain, one.gain_error) == (pytest.approx(other.gain), pytest.approx(other.gain_error, rel=0.02))
 
 
 def bootstrapped(y: Any, local: Any, joint: Any) -> float:

@@ -15,7 +15,8 @@ from typing import Any
 from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import Plan, Rollbacks, make_plan, pair_params
-from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.protocols.shares.pair_weights import PairParams
+from securevfl.protocols.shares.shares_params import SharesParams, rows_per_block
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,8 @@ class SharesFacts:
         rollbacks: for each rollback, the iteration after which it took place, and the iteration that it returned to.
         first_plan: the plan of the training before any rollback, if it is already known.
         components: the numbers of components of the active party and of its partner, if the model has pairs.
+        pair_numbers: the number of bits of the ring of pairs and the integer for a coefficient of 1, if they come from
+            a stored state: another version of this program may choose others for the same job.
     """
 
     job: SharesJob
@@ -47,10 +50,12 @@ class SharesFacts:
     rollbacks: Rollbacks = ()
     first_plan: Plan | None = None
     components: tuple[int, int] | None = None
+    pair_numbers: tuple[int, float] | None = None
 
     @classmethod
     def restore(cls, job: SharesJob, stored: Mapping[str, Any], parties: int) -> SharesFacts:
         """Restore the facts of a training from a stored state, which contains the dict that `plain` returned."""
+        numbers = stored.get("pair_numbers")
         return cls(
             job,
             parties,
@@ -62,10 +67,12 @@ class SharesFacts:
             float(stored["information_bits"]),
             tuple((iteration, target) for iteration, target in stored["rollbacks"]),
             components=(int(components[0]), int(components[1])) if (components := stored.get("components")) else None,
+            pair_numbers=None if numbers is None else (int(numbers[0]), float(numbers[1])),
         )
 
     def plain(self) -> dict[str, Any]:
         """Return the facts as a dict for a stored state; the job is not in it."""
+        pairs = self.pair_params
         return {
             "columns": dict(self.columns),
             "rows": self.rows,
@@ -74,7 +81,11 @@ class SharesFacts:
             "has_ids": self.has_ids,
             "information_bits": self.information_bits,
             "rollbacks": [list(rollback) for rollback in self.rollbacks],
-        } | ({} if self.components is None else {"components": list(self.components)})
+        } | (
+            {}
+            if pairs is None
+            else {"components": [pairs.active, pairs.partner], "pair_numbers": [pairs.bits, pairs.scale]}
+        )
 
     def rolled_back(self, iteration: int, target: int) -> SharesFacts:
         """Return a copy of the facts that lists one more rollback, from one iteration to an earlier one."""
@@ -93,6 +104,17 @@ class SharesFacts:
             inputs=self.inputs,
             rollbacks=self.rollbacks,
         )
+
+    @cached_property
+    def pair_params(self) -> PairParams | None:
+        """The parameters of products of the share holders' components; None if the model has none."""
+        if self.components is None:
+            return None
+        params = pair_params(self.job, self.plan, self.components, self.trained_rows)
+        if self.pair_numbers is None:
+            return params
+        bits, scale = self.pair_numbers
+        return replace(params, bits=bits, shift=self.plan.numbers.bits - bits, scale=scale)
 
     @property
     def inputs(self) -> int:
@@ -117,9 +139,6 @@ class SharesFacts:
         """
         chunks = -(-self.job.epochs // self.chunk_epochs(outputs))
         plan = self.plan
-        pairs = None
-        if self.components is not None:
-            pairs = pair_params(self.job, plan, self.components, self.trained_rows)
         return SharesParams(
             plan.numbers,
             batch_rows,
@@ -129,6 +148,7 @@ class SharesFacts:
             outputs,
             chunks,
             active,
-            pairs=pairs,
+            block=rows_per_block(max(batch_rows)),
+            pairs=self.pair_params,
             has_nested_batches=self.batches == 1,
         )
