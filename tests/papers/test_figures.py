@@ -144,7 +144,25 @@ def shared_rows() -> list[str]:
         )
         cells = alone["auc"], little["auc"], little["training_auc"], much["auc"]
         lines.append(f"| {shared:,} | {' | '.join(number(cell, 3) for cell in cells)} |")
-    return lines
+    return [*lines, *fates_split()]
+
+
+def fates_split() -> list[str]:
+    """Return the sentences about rounds on FATE's split."""
+    from benchmarks.papers.page_cells import number, pick
+
+    rows = [row for row in results("ftl", "fate") if row["target"] == 1.02]
+    one, ten = pick(rows, q=1), pick(rows, q=10, one_opening=True)
+    shares = [number(ten[name] / one[name], 2) for name in ("one_rounds", "rounds")]
+    deviations = [row[name] for row in (one, ten) for name in ("rounds_sd", "one_rounds_sd")]
+    return [
+        f"Q = 10 on one opening takes {number(ten['one_rounds'])} rounds and Q = 1 takes {number(one['one_rounds'])} at "
+        f"the one step size that is best for all ({one['one_step']:g})",
+        f"With their own step sizes ({ten['step']:g} and {one['step']:g}) they take {number(ten['rounds'])} and "
+        f"{number(one['rounds'])}",
+        f"the bytes fall to {shares[0]} and {shares[1]} of those with Q = 1. These are means over five random starts on "
+        f"one split, with standard deviations of {number(min(deviations))} to {number(max(deviations))} rounds",
+    ]
 
 
 def small_steps() -> list[str]:
@@ -194,20 +212,38 @@ def convolutional_rounds() -> list[str]:
     ]
 
 
-def noise() -> list[str]:
+def noise_and_pauses() -> list[str]:
     from benchmarks.papers.page_cells import number, pick
 
     rows = results("fdml", "noise")
     none, eight, two = (number(pick(rows, epsilon=epsilon)["auc"], 3) for epsilon in (None, 8.0, 2.0))
     assert pick(rows, epsilon=1.0)["ended"] == 0
-    return [f"the held-out AUC is {none} without noise, {eight} at epsilon 8 and {two} at 2. At epsilon 1 no run ends"]
+    return [
+        f"the held-out AUC is {none} without noise, {eight} at epsilon 8 and {two} at 2. At epsilon 1 no run ends",
+        slow_at_random(),
+    ]
+
+
+def slow_at_random() -> str:
+    """Return the sentence about parties that pause at random."""
+    from benchmarks.papers.page_cells import number, pick
+
+    two, fast, three, fast_three = (
+        number(pick(results("fdml", "slowness"), parties=parties, rtt_ms=rtt, tau=8)["of_in_step"], 2)
+        for parties in (2, 3)
+        for rtt in (20.0, 0.2)
+    )
+    return (
+        f"`tau=8` takes {two} of the time of synchronous training at 20 ms and {fast} at 0.2 ms; with three parties "
+        f"{three} and {fast_three}"
+    )
 
 
 QUOTED = {
     "fdskl": fdskl_errors,
     "rounds": kept_exchanges,
     "neural": convolutional_rounds,
-    "fdml": noise,
+    "fdml": noise_and_pauses,
     "transfer": shared_rows,
 }
 
