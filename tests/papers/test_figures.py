@@ -156,12 +156,12 @@ def fates_split() -> list[str]:
     shares = [number(ten[name] / one[name], 2) for name in ("one_rounds", "rounds")]
     deviations = [row[name] for row in (one, ten) for name in ("rounds_sd", "one_rounds_sd")]
     return [
-        f"Q = 10 on one opening takes {number(ten['one_rounds'])} rounds and Q = 1 takes {number(one['one_rounds'])} at "
-        f"the one step size that is best for all ({one['one_step']:g})",
+        f"Q = 10 on one opening takes {number(ten['one_rounds'])} rounds and Q = 1 takes {number(one['one_rounds'])} "
+        f"at the one step size that is best for all ({one['one_step']:g})",
         f"With their own step sizes ({ten['step']:g} and {one['step']:g}) they take {number(ten['rounds'])} and "
         f"{number(one['rounds'])}",
-        f"the bytes fall to {shares[0]} and {shares[1]} of those with Q = 1. These are means over five random starts on "
-        f"one split, with standard deviations of {number(min(deviations))} to {number(max(deviations))} rounds",
+        f"the bytes fall to {shares[0]} and {shares[1]} of those with Q = 1. These are means over five random starts "
+        f"on one split, with standard deviations of {number(min(deviations))} to {number(max(deviations))} rounds",
     ]
 
 
