@@ -20,7 +20,7 @@ import threading
 from typing import TypeVar
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from numpy.typing import NDArray
 
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key
@@ -93,35 +93,17 @@ class Prg(Secret):
         Raises:
             CryptoError: if the array has the wrong type or is too large, or the stream was used or skipped before.
         """
-        if out.dtype.kind != "u" or not out.flags.c_contiguous:
-            raise CryptoError(
-                f"the output array of type {out.dtype} is not a C-contiguous array of unsigned integers",
-                "copy it first",
-                code="SVFL-CRYPTO-PARAMETERS",
-            )
-        if out.nbytes > _STREAM_BYTES:
-            raise CryptoError(
-                f"an array of {out.nbytes} bytes exceeds one stream of {_STREAM_BYTES} bytes",
-                "use several streams",
-                code="SVFL-CRYPTO-PARAMETERS",
-            )
+        self.keystream(number=number).fill(out)
+
+    def keystream(self, *, number: int | None = None) -> Keystream:
+        """Return a stream whose values are read in several parts; see `array` for `number`."""
         nonce = bytes(4) + self._take(number).to_bytes(12, "little")
-        keystream = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
-        raw = out.reshape(-1).view(np.uint8).data
-        for start in range(0, len(raw), len(_ZEROS)):
-            chunk = raw[start : start + len(_ZEROS)]
-            keystream.update_into(_ZEROS[: len(chunk)], chunk)
-        if sys.byteorder == "big":
-            out.byteswap(inplace=True)
+        return Keystream(Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor())
 
     def _take(self, number: int | None) -> int:
         with self._lock:
             if os.getpid() != self._pid:
-                raise CryptoError(
-                    "a generator was copied into another process, where it would repeat its streams",
-                    "create a new one in that process",
-                    code="SVFL-CRYPTO-REUSE",
-                )
+                raise _copied()
             chosen = self._next if number is None else number
             if chosen < self._next:
                 raise CryptoError(
@@ -130,3 +112,55 @@ class Prg(Secret):
                 )
             self._next = chosen + 1
             return chosen
+
+
+class Keystream(Secret):
+    """One stream of a `Prg`, read from its start on. One thread may use it at a time; other processes must not.
+
+    Args:
+        encryptor: the cipher at the start of the stream.
+    """
+
+    __slots__ = ("_encryptor", "_left", "_pid")
+
+    def __init__(self, encryptor: CipherContext) -> None:
+        self._encryptor, self._left, self._pid = encryptor, _STREAM_BYTES, os.getpid()
+
+    def fill(self, out: NDArray[Unsigned]) -> None:
+        """Fill an array with the next values of the stream.
+
+        Args:
+            out: a C-contiguous array of unsigned integers.
+
+        Raises:
+            CryptoError: if the array has the wrong type, the stream is too short, or belongs to another process.
+        """
+        if out.dtype.kind != "u" or not out.flags.c_contiguous:
+            raise CryptoError(
+                f"the output array of type {out.dtype} is not a C-contiguous array of unsigned integers",
+                "copy it first",
+                code="SVFL-CRYPTO-PARAMETERS",
+            )
+        if out.nbytes > self._left:
+            raise CryptoError(
+                f"an array of {out.nbytes} bytes exceeds one stream of {_STREAM_BYTES} bytes",
+                "use several streams",
+                code="SVFL-CRYPTO-PARAMETERS",
+            )
+        if os.getpid() != self._pid:
+            raise _copied()
+        self._left -= out.nbytes
+        raw = out.reshape(-1).view(np.uint8).data
+        for start in range(0, len(raw), len(_ZEROS)):
+            chunk = raw[start : start + len(_ZEROS)]
+            self._encryptor.update_into(_ZEROS[: len(chunk)], chunk)
+        if sys.byteorder == "big":
+            out.byteswap(inplace=True)
+
+
+def _copied() -> CryptoError:
+    return CryptoError(
+        "a generator was copied into another process, where it would repeat its streams",
+        "create a new one in that process",
+        code="SVFL-CRYPTO-REUSE",
+    )

@@ -195,11 +195,11 @@ class TransferReceiver(_FieldEndpoint):
         ConfigError: if `bits` or `pad_octets` is out of range.
     """
 
-    __slots__ = ("_prgs",)
+    __slots__ = ("_streams",)
 
     def __init__(self, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
-        self._prgs = [[Prg(seed, FIELD_TRANSFER_LABEL) for seed in block] for block in seeds]
+        self._streams = [[Prg(seed, FIELD_TRANSFER_LABEL).keystream() for seed in block] for block in seeds]
 
     def extend(self, rows: int, choices: Octets | None = None) -> tuple[bytes, ReceiverBlock]:
         """Generate the next block of `rows` rows; return the message for the sender, and the receiver's results.
@@ -214,11 +214,11 @@ class TransferReceiver(_FieldEndpoint):
             chi = self._given(choices, chi)
         corrections = np.empty((BLOCKS, size), np.uint8)
         columns = np.empty((BLOCKS, SMALL_FIELD_BITS, size), np.uint8)
-        streams = np.empty((ELEMENTS, size // 8), np.uint64)
-        for correction, column, prgs in zip(corrections, columns, self._prgs, strict=True):
-            for stream, prg in zip(streams, prgs, strict=True):
-                prg.fill(stream, number=number)
-            u, v = _sums(streams.view(np.uint8))
+        words = np.empty((ELEMENTS, size // 8), np.uint64)
+        for correction, column, streams in zip(corrections, columns, self._streams, strict=True):
+            for out, stream in zip(words, streams, strict=True):
+                stream.fill(out)
+            u, v = _sums(words.view(np.uint8))
             np.bitwise_xor(u, chi, out=correction)
             column[0], column[1], column[2] = v
         sent = corrections.data.cast("B")
@@ -279,12 +279,14 @@ class TransferSender(_FieldEndpoint):
         ConfigError: if `bits` or `pad_octets` is out of range.
     """
 
-    __slots__ = ("_prgs", "_secret")
+    __slots__ = ("_secret", "_streams")
 
     def __init__(self, secret: bytes, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
         self._secret = secret
-        self._prgs = [[Prg(seed, FIELD_TRANSFER_LABEL) if seed else None for seed in block] for block in seeds]
+        self._streams = [
+            [Prg(seed, FIELD_TRANSFER_LABEL).keystream() if seed else None for seed in block] for block in seeds
+        ]
 
     def extend(self, rows: int, message: bytes) -> SenderBlock:
         """Process the receiver's message for the next block of rows.
@@ -310,12 +312,12 @@ class TransferSender(_FieldEndpoint):
         sent = memoryview(message)[: BLOCKS * size]
         corrections = np.frombuffer(sent, np.uint8).reshape(BLOCKS, size)
         columns = np.empty((BLOCKS, SMALL_FIELD_BITS, size), np.uint8)
-        streams = np.zeros((ELEMENTS, size // 8), np.uint64)
-        for delta, correction, column, prgs in zip(self._secret, corrections, columns, self._prgs, strict=True):
-            for x, prg in enumerate(prgs):
-                if prg is not None:  # the sender lacks seed number Delta, whose factor is 0
-                    prg.fill(streams[x ^ delta], number=number)
-            _, w = _sums(streams.view(np.uint8))
+        words = np.zeros((ELEMENTS, size // 8), np.uint64)
+        for delta, correction, column, streams in zip(self._secret, corrections, columns, self._streams, strict=True):
+            for x, stream in enumerate(streams):
+                if stream is not None:  # the sender lacks seed number Delta, whose factor is 0
+                    stream.fill(words[x ^ delta])
+            _, w = _sums(words.view(np.uint8))
             for bit in range(SMALL_FIELD_BITS):
                 np.bitwise_xor(w[bit], correction & np.uint8(255 * (delta >> bit & 1)), out=column[bit])
         self._check(number, sent, message[BLOCKS * size :], columns.reshape(COLUMNS, size))

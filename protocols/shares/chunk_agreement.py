@@ -3,7 +3,8 @@
 A chunk is the random material for a number of iterations of a training on shares, which the parties generated together
 and stored. Each party stores the random numbers that it alone knows, under a name that all parties use for the chunk.
 
-1. all -> all   the name of the stored chunk for the next iterations; empty if the party has none
+1. all -> all   the name of the stored chunk for the next iterations, empty if the party has none; and whether the
+                party stores chunks on disk
 2. all -> all   an empty name, after the last iteration
 
 If all names are equal, the parties use the chunk. Otherwise every party discards this chunk and all later ones, because
@@ -14,6 +15,8 @@ with the same model, even if a process is killed afterwards; so a row is not sco
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products
@@ -22,9 +25,27 @@ from securevfl.runtime.codec import Message
 
 
 class ChunkName(Message, frozen=True):
-    """The name of the chunk that a party has stored (16 bytes); empty if it has none."""
+    """The chunk that a party has stored.
+
+    Attributes:
+        name: the name of the chunk (16 bytes); empty if the party has none.
+        on_disk: whether the party stores chunks on disk.
+    """
 
     name: bytes
+    on_disk: bool = False
+
+
+class ChunkAgreement(NamedTuple):
+    """What all parties know about a chunk.
+
+    Attributes:
+        usable: whether all parties have the same unused chunk with this number.
+        on_disk: whether any party stores chunks on disk, so that a new chunk must be complete before it is used.
+    """
+
+    usable: bool
+    on_disk: bool
 
 
 def declares() -> list[MessageDeclaration]:
@@ -32,8 +53,8 @@ def declares() -> list[MessageDeclaration]:
     return [MessageDeclaration(ChunkName, *pair, Reveal("public")) for pair in share_products.ROLE_PAIRS]
 
 
-def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iterations: int) -> bool:
-    """Return whether all parties have an unused chunk that they generated together; otherwise discard later chunks.
+def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iterations: int) -> ChunkAgreement:
+    """Find out whether all parties have an unused chunk that they generated together; otherwise discard later chunks.
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
@@ -42,24 +63,24 @@ def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iter
         iterations: the number of iterations that the chunk must have.
 
     Returns:
-        Whether all parties have the same unused chunk with this number.
+        Whether all parties have the same unused chunk with this number, and whether any stores chunks on disk.
     """
-    name = phase.usable_chunk(number, iterations)
-    names = [name, *_exchange(context, name)]
-    agreed = bool(name) and len(set(names)) == 1
-    if not agreed:
+    own = ChunkName(phase.usable_chunk(number, iterations), phase.store.on_disk)
+    chunks = [own, *_exchange(context, own)]
+    usable = bool(own.name) and len({chunk.name for chunk in chunks}) == 1
+    if not usable:
         phase.drop_from(number)
-    return agreed
+    return ChunkAgreement(usable, any(chunk.on_disk for chunk in chunks))
 
 
 def wait_for_all(context: PartyContext) -> None:
     """Wait until every party has reached the end of the training."""
-    _exchange(context, b"")  # step 2
+    _exchange(context, ChunkName(b""))  # step 2
 
 
-def _exchange(context: PartyContext, name: bytes) -> list[bytes]:
-    """Send a chunk's name to all other parties, and return the names that they sent."""
+def _exchange(context: PartyContext, chunk: ChunkName) -> list[ChunkName]:
+    """Send a message about this party's chunk to all other parties, and return theirs."""
     others = [party for party in context.parties if party != context.me]
     for party in others:
-        context.channel.send(party, ChunkName(name), context.subchannel)  # step 1
-    return [context.channel.recv(party, ChunkName, context.subchannel).name for party in others]  # step 1
+        context.channel.send(party, chunk, context.subchannel)  # step 1
+    return [context.channel.recv(party, ChunkName, context.subchannel) for party in others]  # step 1

@@ -65,6 +65,8 @@ class DiskStore(PreprocessingStore):
         ConfigError: another process or store uses the folder, or a file is damaged.
     """
 
+    on_disk = True
+
     def __init__(self, folder: Path, limit: int = 1 << 33) -> None:
         super().__init__(limit)
         self._folder = folder

@@ -72,12 +72,13 @@ class ForwardSums:
         self._passives = tuple(name for name in context.passives if name != params.partner)
         self._theta = ring.reduce(params.rule_of(context.me).result(state.own_share, state.iterations))
         products.greet()
-        self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # step 0
+        self._holders = products.send_keys(number, (occasion,))  # step 0
         executor, width = products.executor(0), min(rows, ROWS_PER_PRODUCT)
         for name, r in state.peer_shares.items():
             V = ring.reduce(params.rule_of(name).result(r, state.iterations))
             # step 0
             products.send_queries(executor, [name], self._holders[0], {0: V}, columns=lambda _: width, uses=1)
+        (self._evaluators,) = products.receive_keys(number, (occasion,))  # step 0
         self._queries = {name: products.receive_query(name, 0) for name in products.other_holders}
         label = f"sums on shares, {occasion} {number}"
         peers: tuple[str, ...] = ()

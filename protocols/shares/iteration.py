@@ -62,6 +62,7 @@ from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.runtime.codec import M, Message
 
 _ROWS_PER_TABLE_CHUNK = 2048
+_REQUESTS_AHEAD = 3
 _KAPPA_LABEL = "sums of a training on shares"
 
 TableIndices = NDArray[np.uint8]
@@ -154,18 +155,24 @@ class RequestStep(NamedTuple):
         carries: the blocks whose bits e (step 8a) the request contains.
         deltas: the blocks whose delta (step 9) it contains.
         answers: the number of answers that the partner receives before it sends this request.
+        answered: whether the label party answers this request. The last request of an iteration is answered as the
+            first one of the next iteration.
     """
 
     block: int | None
     carries: range
     deltas: range
     answers: int
+    answered: bool = True
 
 
 def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
     """Return the partner's requests of an iteration, in order; the last one is part of the next iteration's first one.
 
-    The partner sends the request for a block before it receives the answer about the block before it.
+    The partner requests the tables of up to `_REQUESTS_AHEAD` blocks before it receives the first ones, so that the
+    line is in use while both parties compute. It sends the bits e of a block as soon as it has the block's tables, and
+    every delta as soon as another request is due. The deltas of all but the last block have a request of their own at
+    the end, because they are complete before the last one.
 
     Args:
         blocks: the number of blocks of rows in the batch.
@@ -174,19 +181,19 @@ def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
     Returns:
         The requests.
     """
-    # lag: the delta of a block is sent with the request that comes `lag` requests after the request for the block
-    steps, lag = list[RequestStep](), 4 if lifts else 2
-
-    def one(number: int, distance: int) -> range:
-        return range(max(0, number - distance), max(0, number - distance + 1))
-
-    for number in range(blocks):
-        carries = one(number, 2) if lifts else range(0)
-        steps.append(RequestStep(number, carries, one(number, lag), max(0, number - 1)))
-    if lifts:
-        waiting = max(0, blocks - 2)
-        steps.append(RequestStep(None, range(waiting, blocks), range(max(0, blocks - 4), waiting), blocks))
-    return [*steps, RequestStep(None, range(0), range(max(0, blocks - 2), blocks), len(steps))]
+    ahead = min(blocks, _REQUESTS_AHEAD)
+    steps = [RequestStep(block, range(0), range(0), 0) for block in range(ahead)]
+    for block in range(blocks if lifts else blocks - ahead):  # its tables have arrived
+        requested = block + ahead if block + ahead < blocks else None
+        # the answer with the tables also contains the words of step 8b of an earlier block
+        complete = block - ahead if lifts else block
+        carries = range(block, block + 1) if lifts else range(0)
+        steps.append(RequestStep(requested, carries, range(max(0, complete), max(0, complete + 1)), block + 1))
+    last = blocks - 1
+    if blocks > 1:
+        steps.append(RequestStep(None, range(0), range(max(0, blocks - ahead), last), len(steps) - 1, answered=False))
+    answers = sum(step.answered for step in steps)
+    return [*steps, RequestStep(None, range(0), range(last, blocks), answers, answered=False)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -221,12 +228,13 @@ class TrainingRole(ABC):
     8b. A -> B   Y_j = c_a * [j = e] - alpha - p_j       for j = 0, 1, modulo 2^(L-k); c_a: 1 - (the top bit of a)
         B        g_B = b + (Y_c + p_c - 1) * 2^k, which is g - psi_A
 
-    The steps process one block of rows at a time. B sends the request for the next block before it receives the tables
-    of the current one, so that nobody waits (`lookup_requests`). A receives delta together with the request for a later
-    block, or for the next iteration, whose first sums depend on the last delta. Look-ups by oblivious transfer are
-    those of Dessouky et al. 2017; a table can represent any loss that depends on one sum. With two parties an iteration
-    is one round trip. With more parties it is three messages in sequence, whatever the number of columns. Steps 8a and
-    8b take one further round trip for all blocks of an iteration.
+    The steps process one block of rows at a time. B requests several blocks before it receives the tables of the first
+    one, so that both parties compute while the line is in use (`lookup_requests`). A receives delta together with the
+    request for a later block, or for the next iteration, whose first sums depend on the last delta. Look-ups by
+    oblivious transfer are those of Dessouky et al. 2017; a table can represent any loss that depends on one sum. With
+    two parties an iteration is one round trip. With more parties it is three messages in sequence, whatever the number
+    of columns. Steps 8a and 8b take one further round trip for all blocks of an iteration. While the tables of an
+    iteration are sent, B sends its message about the transfers of the next iteration (delayed_transfers.py).
 
     All values that A receives are uniform, because of chi, c, psi_B and kappa. B can read one entry of each row's
     table, which is uniform because of psi_A, and one of the two words of step 8b, which is uniform because of alpha.
@@ -443,7 +451,9 @@ class LabelParty(TrainingRole):
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
         """Run the iterations of a chunk as the party with labels; see `TrainingRole.train`."""
-        partner, chunk_name = self._params.partner, self._begin(chunk)
+        partner, chunk_name, offline = self._params.partner, self._begin(chunk), self._offline
+        offline.begin_transfers(chunk, 0)
+        offline.finish_transfers(chunk)
         material, masks = self._take(chunk, 0, 0)
         request = self._recv(partner, LookupRequest)  # step 7
         self._check_chunk(partner, chunk_name, request.chunk)
@@ -457,13 +467,18 @@ class LabelParty(TrainingRole):
                     tables = self._mask_tables(material.block, indices, masks)
                     blocks[step.block] = material
                     del masks  # frees memory now, because the masks are as large as the tables
-                lifts = self._lift_words([blocks[block] for block in step.carries], request.carries)
-                self._send(partner, MaskedTables(tables, lifts))  # steps 8 and 8b
-                # the next block's material is read while the partner computes
+                if step.answered:
+                    lifts = self._lift_words([blocks[block] for block in step.carries], request.carries)
+                    self._send(partner, MaskedTables(tables, lifts))  # steps 8 and 8b
+                if following.answers and not step.answers:
+                    offline.begin_transfers(chunk, iteration + 1)
+                # the next material is computed while the partner computes
                 if following.block is not None:
                     material, masks = self._take(chunk, iteration, following.block)
-                elif following is requests[-1] and iteration + 1 < iterations and self._offline.pairs is None:
-                    material, masks = self._take(chunk, iteration + 1, 0)
+                elif step.answered and not following.answered:  # nothing else to do until the residuals arrive
+                    offline.finish_transfers(chunk)
+                    if iteration + 1 < iterations and offline.pairs is None:
+                        material, masks = self._take(chunk, iteration + 1, 0)
                 request = self._recv(partner, LookupRequest)  # steps 9, 7 and 8a
                 answered = [blocks.pop(block) for block in following.deltas]
                 deltas = self._split(request.delta, [self._ring.size(item.psi.size) for item in answered])
@@ -575,17 +590,23 @@ class PartnerParty(TrainingRole):
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
         """Run the iterations of a chunk as the partner; see `TrainingRole.train`."""
-        active, chunk_name = self._context.active, self._begin(chunk)
+        active, chunk_name, offline = self._context.active, self._begin(chunk), self._offline
+        offline.begin_transfers(chunk, 0)
+        offline.finish_transfers(chunk)
         kappas = [Prg(self._offline.pair_keys[name], f"{_KAPPA_LABEL}, {chunk}") for name in self._passives]
         prepared = self._prepare(chunk, 0, 0, kappas)
         self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # step 7
         for iteration in range(iterations):
             requests, answers = self._requests(prepared.material), 0
+            answered = [request for request in requests if request.answered]
             requested, opened = {0: prepared}, dict[int, _OpenedEntries]()
             carries, deltas = dict[int, bytes](), dict[int, bytes]()
             for request in requests[1:]:
+                if request.answers and not answers:
+                    offline.begin_transfers(chunk, iteration + 1)
+                    offline.finish_transfers(chunk)
                 while answers < request.answers:
-                    self._read_answer(requests[answers], requested, opened, carries, deltas)
+                    self._read_answer(answered[answers], requested, opened, carries, deltas)
                     answers += 1
                 offsets = b""
                 if request.block is not None:

@@ -20,7 +20,8 @@ For each chunk, each holder h and each other party k:
 3. h <-> k  products X_k @ r_kh for each iteration                        => shares at k and at h
             h sends r_kh, encrypted, once a batch; k replies for each block of rows
 4. A, B     oblivious transfers for every row of every iteration (table_transfers.py): one that selects a table entry,
-            and one of a single bit if table entries are lifted (carry_lift.py)
+            and one of a single bit if table entries are lifted (carry_lift.py). If no party stores chunks on disk, they
+            are generated during the training (delayed_transfers.py)
 
 Comments refer to these steps by number. Products, transfers and records cover blocks of rows of a public size. The
 offline phase is a session, with its own subchannel, keys and nonces (random numbers that are used once).
@@ -31,7 +32,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 import numpy as np
@@ -43,6 +44,7 @@ from securevfl.errors import FrameError
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import pair_phase, share_products, table_transfers
+from securevfl.protocols.shares.delayed_transfers import DelayedTransfers
 from securevfl.protocols.shares.pair_columns import PairColumns
 from securevfl.protocols.shares.pair_phase import PairPhase
 from securevfl.protocols.shares.pair_weights import PairShares
@@ -179,6 +181,7 @@ class OfflinePhase:
         self._factor_width = -(-total * (parties - 1) // parties)
         self._caches, self._sums_scheme = (BatchCache(), BatchCache()), scheme
         self._iteration = 0
+        self._delayed: dict[int, DelayedTransfers] = {}  # by the number of the chunk
         self._r_queries: dict[str, bytes] = {}  # encrypted r of the current batch, by share holder
         self.is_holder = context.me in (context.active, params.partner)
         others = [name for name in context.parties if name != context.me and self.is_holder]
@@ -207,12 +210,13 @@ class OfflinePhase:
         if self.pairs is not None and pairs is not None:
             self.pairs.masks = pairs.masks
 
-    def generate(self, chunk: int, batches: Sequence[int]) -> None:
+    def generate(self, chunk: int, batches: Sequence[int], *, delays_transfers: bool = False) -> None:
         """Compute the random products of a chunk together with all other parties, and store this party's share of them.
 
         Args:
             chunk: the number of the chunk.
             batches: the number of the batch that each iteration of the chunk uses, in order.
+            delays_transfers: whether step 4 takes place during the training; it must be equal at all parties.
         """
         ring, params, products = self._ring, self._params, self.session.products
         first, base = self._iteration, self.state_digest()
@@ -222,7 +226,9 @@ class OfflinePhase:
         if params.pairs is not None:
             purposes += pair_phase.PURPOSES
             schemes += pair_phase.schemes(params, products)
-        holders, evaluators = products.keys(chunk, purposes, schemes)  # step 0
+        holders = products.send_keys(chunk, purposes, schemes)  # step 0
+        # the first queries are sent before the keys of the other holder are received
+        evaluators = cache(partial(products.receive_keys, chunk, purposes, schemes))  # step 0
         indices: dict[int, list[int]] = {batch: [] for batch in counts}
         for index, batch in enumerate(batches):
             indices[batch].append(index)
@@ -236,13 +242,14 @@ class OfflinePhase:
             r_before = {name: self._advance(name, batches, counts, values) for name, values in v.items()}  # step 2
             pair_masks, pair_r = (None, {}) if self.pairs is None else self.pairs.advance(batches)  # step 2
             for group in self._groups(vectors):
-                sums = self._sums(sums_executor, group, r_before, holders, evaluators[1])  # step 3
+                sums = self._sums(sums_executor, group, r_before, holders, evaluators()[1])  # step 3
                 if self.pairs is not None:
-                    for block, share in self.pairs.sums(holders[3], evaluators[3], group, pair_r).items():  # step 3
+                    for block, share in self.pairs.sums(holders[3], evaluators()[3], group, pair_r).items():  # step 3
                         sums[block] = ring.reduce(sums[block] + share)
                 pairs = [(block, e) for block in group for e in range(counts[params.blocks[block].batch])]
                 rows = [params.blocks[block].rows * params.outputs for block, _ in pairs]
-                ends, carry_ends = self.session.training_transfers, self.session.carry_transfers
+                ends = None if delays_transfers else self.session.training_transfers
+                carry_ends = None if delays_transfers else self.session.carry_transfers
                 transfers = ends.generate(rows) if ends is not None else (() for _ in pairs)  # step 4
                 carries = carry_ends.generate(rows) if carry_ends is not None else (() for _ in pairs)  # step 4
                 for (block, e), transfer, carry_transfer in zip(pairs, transfers, carries, strict=True):
@@ -262,6 +269,32 @@ class OfflinePhase:
         name = products.coin(self._context.active, chunk, "name")[:NAME_BYTES]
         self.store.write(chunk, name, first, len(batches), records(), base=base)
         self._iteration += len(batches)
+        if delays_transfers and self.is_holder:
+            self._delay_transfers(chunk, batches)
+
+    def _delay_transfers(self, chunk: int, batches: Sequence[int]) -> None:
+        """Postpone the transfers of a chunk to the training, on the subchannel of the training."""
+        params = self._params
+        blocks = {batch: [params.blocks[block] for block in params.blocks_of(batch)] for batch in set(batches)}
+        rows = [[block.rows * params.outputs for block in blocks[batch]] for batch in batches]
+        stored = self.store.chunk_numbers
+        earlier = {number: transfers for number, transfers in self._delayed.items() if number in stored}
+        self._delayed = earlier | {chunk: DelayedTransfers(self.session.delayed_transfers(self._context), rows)}
+
+    def begin_transfers(self, chunk: int, iteration: int) -> None:
+        """Exchange the messages for the transfers of an iteration (step 4), if they were not generated with the chunk.
+
+        Args:
+            chunk: the number of the chunk.
+            iteration: the index of the iteration in the chunk; nothing is exchanged after the last one.
+        """
+        if chunk in self._delayed:
+            self._delayed[chunk].begin(iteration)
+
+    def finish_transfers(self, chunk: int) -> None:
+        """Compute the transfers whose messages were exchanged."""
+        if chunk in self._delayed:
+            self._delayed[chunk].finish()
 
     def _packed_pairs(
         self, steps: ByBatch, masks: Words | None, batch: int, e: int, index: int, *, is_first: bool
@@ -389,14 +422,17 @@ class OfflinePhase:
         record = _decode_record(self.store.take(chunk, iteration, 2 * part + 1))
         block = params.blocks[record.block]
         n, c = block.rows, params.outputs
+        transfer, carry_transfer = record.transfer, record.carry_transfer
+        if chunk in self._delayed:
+            transfer, carry_transfer = (*self._delayed[chunk].take(iteration, part), ())[:2]
         return PreprocessedBlock(
             block,
             ring.unpack(psi, (n, c) if psi else (0, c)),
             ring.unpack(record.step, (params.columns[self._context.me] if record.step else 0, c)),
             ring.unpack(record.sums, (n, c)),
             {name: ring.unpack(data, (params.columns[name], c)) for name, data in record.products.items()},
-            record.transfer,
-            record.carry_transfer,
+            transfer,
+            carry_transfer,
             *self._unpacked_pairs(record),
         )
 
@@ -417,7 +453,7 @@ class OfflinePhase:
         vectors: Mapping[int, int],
         indices: Mapping[int, Sequence[int]],
         holders: Sequence[ShareHolder],
-        evaluators: Sequence[Evaluators],
+        evaluators: Callable[[], Sequence[Evaluators]],
     ) -> Generator[Record, None, tuple[ByBatch, dict[str, ByBatch], ByBatch]]:
         """Compute the products W^T psi, and yield records with psi for the store.
 
@@ -428,7 +464,8 @@ class OfflinePhase:
             vectors: the number of columns of psi for each block.
             indices: for each batch, the indices of the iterations that use it.
             holders: this party's secret keys, if it is a share holder.
-            evaluators: for each purpose, the objects that compute on ciphertexts of the other share holders.
+            evaluators: returns, for each purpose, the objects that compute on ciphertexts of the other share holders.
+                The first call receives their keys.
 
         Returns:
             For each batch, the sum of this party's shares of all products, (d, c) for each iteration side by side;
@@ -456,13 +493,13 @@ class OfflinePhase:
                 for e, index in enumerate(indices[params.blocks[block].batch]):
                     packed = ring.pack(psi[block][:, self._outputs(e)]) if holders else b""
                     yield index, 2 * self._index_in_batch(block), packed
-            self._add_to_batches(total, self._answer(executor, 0, evaluators[0], group, sums=sums))
+            self._add_to_batches(total, self._answer(executor, 0, evaluators()[0], group, sums=sums))
             for name in products.queried:
                 shapes = {block: (params.columns[name], count) for block, count in group.items()}
                 replies = products.open_replies(executor, holders[0], name, shapes, ends=self._ends_of(name))
                 self._add_to_batches(v[name], replies)
             if self.pairs is not None:
-                self._add_to_batches(pair_steps, self.pairs.steps(holders[2], evaluators[2], group, psi))
+                self._add_to_batches(pair_steps, self.pairs.steps(holders[2], evaluators()[2], group, psi))
         return self._lifted(total), {name: self._lifted(values) for name, values in v.items()}, pair_steps
 
     def _ends_of(self, party: str) -> Callable[[int], bool]:

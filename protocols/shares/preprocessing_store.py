@@ -53,7 +53,12 @@ class PreprocessingStore(ABC):
 
     Args:
         limit: the maximum number of bytes of all records together.
+
+    Attributes:
+        on_disk: whether the chunks outlive the process.
     """
+
+    on_disk = False
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -238,10 +238,11 @@ class Products:
         nonces = [part for name in sorted(self._nonces) if name != holder for part in (name, self._nonces[name])]
         return common_coin(self._nonces[holder], hashlib.sha256(encode_context(*nonces)).digest(), number, purpose)
 
-    def keys(
-        self, number: int, purposes: Sequence[str], schemes: Sequence[ShareScheme] = ()
-    ) -> tuple[list[ShareHolder], list[Evaluators]]:
-        """Generate new keys at the share holders, and send the public keys to all other parties.
+    def send_keys(self, number: int, purposes: Sequence[str], schemes: Sequence[ShareScheme] = ()) -> list[ShareHolder]:
+        """Generate new keys, if this party is a share holder, and send the public keys to all other parties.
+
+        A holder sends its queries before it receives the keys of the other one (`receive_keys`). One holder's keys and
+        queries then arrive together, half a round trip earlier.
 
         Args:
             number: a number that makes keys differ between uses: the number of the chunk of iterations, of the
@@ -251,11 +252,7 @@ class Products:
             schemes: the encryption scheme of each purpose; the scheme of this session for all of them if empty.
 
         Returns:
-            This party's secret keys, one for each purpose (empty unless it is a share holder); and, for each purpose,
-            the evaluators for the keys of the other share holders.
-
-        Raises:
-            ProtocolError: a holder sent another number of keys.
+            This party's secret keys, one for each purpose; empty unless it is a share holder.
         """
         meter, schemes = self.context.meter, schemes or [self.scheme] * len(purposes)
         holders = [
@@ -265,6 +262,25 @@ class Products:
         ]
         for name in self.queried:
             self.send(name, HolderKeys(tuple(holder.public for holder in holders)))  # step 1
+        return holders
+
+    def receive_keys(
+        self, number: int, purposes: Sequence[str], schemes: Sequence[ShareScheme] = ()
+    ) -> list[Evaluators]:
+        """Receive the public keys of the other share holders.
+
+        Args:
+            number: see `send_keys`.
+            purposes: see `send_keys`.
+            schemes: see `send_keys`.
+
+        Returns:
+            For each purpose, the evaluators for the keys of the other share holders.
+
+        Raises:
+            ProtocolError: a holder sent another number of keys.
+        """
+        meter, schemes = self.context.meter, schemes or [self.scheme] * len(purposes)
         evaluators: list[dict[str, ShareEvaluator]] = [{} for _ in purposes]
         for name in self.other_holders:
             publics = self.recv(name, HolderKeys).publics
@@ -277,7 +293,7 @@ class Products:
             for purpose, scheme, public, by_holder in zip(purposes, schemes, publics, evaluators, strict=True):
                 create = partial(scheme.evaluator, public, self.coin(name, number, purpose))
                 by_holder[name] = meter("keygen", create)
-        return holders, list(evaluators)
+        return list(evaluators)
 
     def executor(self, seconds: float, scheme: ShareScheme | None = None) -> ProductExecutor:
         """Return an executor for products with a scheme (this session's if omitted) that take about `seconds`."""

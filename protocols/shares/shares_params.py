@@ -18,7 +18,24 @@ from securevfl.protocols.shares.pair_weights import PairParams
 from securevfl.protocols.shares.update_rules import LinearRule
 
 ROWS_PER_BLOCK = 1 << 14
-"""Number of rows of a block. Products, oblivious transfers and stored records cover one block each."""
+"""Largest number of rows of a block. Products, oblivious transfers and stored records cover one block each."""
+
+_MIN_ROWS_PER_BLOCK = 1 << 12
+_BLOCKS_OF_BATCH = 3
+
+
+def rows_per_block(rows: int) -> int:
+    """Return the number of rows of the blocks of batches with at most `rows` rows.
+
+    The parties process one block while they send another one, so a batch has several blocks unless it is small.
+
+    Args:
+        rows: the number of rows of the largest batch.
+
+    Returns:
+        The number of rows of a block.
+    """
+    return min(ROWS_PER_BLOCK, max(_MIN_ROWS_PER_BLOCK, -(-rows // _BLOCKS_OF_BATCH)))
 
 
 class RowBlock(NamedTuple):

@@ -83,6 +83,26 @@ class SharesSession:
         """
         return self._transfers_for("carries", 1) if self._lifts else None
 
+    def delayed_transfers(self, context: PartyContext) -> list[Transfers]:
+        """Return transfers for tables of residuals and for their lift, which are generated during the training.
+
+        They are those of `training_transfers` and `carry_transfers` for another subchannel, that of the training.
+
+        Args:
+            context: the context of the training.
+
+        Returns:
+            The two kinds of transfers, or one if table entries are not lifted; nothing if not a share holder.
+        """
+        if not self.products.is_holder:
+            return []
+        purposes = [("training", self._bits, self._entry_octets), *[("carries", 1, 8)] * self._lifts]
+        for purpose, bits, octets in purposes:
+            if (key := f"delayed {purpose}") not in self._transfers:
+                coin = self.products.coin(context.active, 0, key)
+                self._transfers[key] = self.base.transfers(context, key, coin, bits, octets)
+        return [self._transfers[f"delayed {purpose}"] for purpose, _, _ in purposes]
+
     @property
     def fine_transfers(self) -> Transfers | None:
         """Transfers for fine tables, with pads of 16 bits; None if this party is no share holder.

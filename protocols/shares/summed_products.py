@@ -54,7 +54,7 @@ def summed_products(
     (peer,) = context.roles.others(context.me)
     products = Products(context, context.roles.only(PARTNER), SHARE_SCHEMES["own"](bits))
     products.greet()
-    holders, (evaluators,) = products.keys(0, (purpose,))
+    holders, (evaluators,) = products.send_keys(0, (purpose,)), products.receive_keys(0, (purpose,))
     my_widths, totals = [block.shape[1] for block in blocks], [np.zeros((1, 1), np.uint64) for _ in blocks]
     partner_width = max(widths) if is_active else max(my_widths)
     active_width = max(my_widths) if is_active else max(widths)

@@ -12,7 +12,8 @@ transfers*, by fast symmetric cryptography (crypto/transfers/field_transfers.py)
    both                compute the seeds: 43 blocks of 8. The partner has all of them. The active party lacks one seed
                        of each block; which one is its secret, and follows from its choices. From these seeds both
                        derive others for each subchannel and purpose
-1. partner -> active   correction bits for the rows of some iterations, and a consistency check
+1. partner -> active   correction bits for the rows of some iterations, and a consistency check: with the other
+                       preprocessing, or during the training (delayed_transfers.py)
    active              can compute all 2^b pads of each row; it does so when the iteration begins
    partner             chi and pad(chi) of each row
 
@@ -29,8 +30,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -194,9 +196,14 @@ def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:
 
 
 class Transfers(ABC):
-    """One party's side of the oblivious transfers that select table entries."""
+    """One party's side of the oblivious transfers that select table entries.
 
-    @abstractmethod
+    Attributes:
+        bits: the number b; a transfer selects one of 2^b pads.
+    """
+
+    bits: int
+
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         """Generate the transfers of several iterations together with the other party.
 
@@ -205,6 +212,20 @@ class Transfers(ABC):
 
         Yields:
             For each iteration, the values that this party stores: the input of `pads` or `chosen`.
+        """
+        for group in _grouped(rows, self.bits):
+            yield from self.begin(group)()
+
+    @abstractmethod
+    def begin(self, rows: Sequence[int]) -> Callable[[], list[tuple[bytes, ...]]]:
+        """Send or receive the message about some iterations or blocks.
+
+        Args:
+            rows: the number of rows of each.
+
+        Returns:
+            A function that computes, for each of them, the values that this party stores. It may be called later; the
+            functions of several calls must be called in order.
         """
 
 
@@ -218,18 +239,18 @@ class ActiveTransfers(Transfers):
     """
 
     def __init__(self, context: PartyContext, peer: str, sender: TransferSender) -> None:
-        self._context, self._peer, self._sender = context, peer, sender
+        self._context, self._peer, self._sender, self.bits = context, peer, sender, sender.bits
 
-    def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
-        """Generate the active party's side of the transfers; see `Transfers.generate`."""
-        for group in _grouped(rows, self._sender.bits):
-            # step 1
-            columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns
-            block = self._context.meter("transfer", partial(self._sender.extend, sum(group), columns))
-            start = 0
-            for count in group:
-                yield block.stored(start, start + count)
-                start += count
+    def begin(self, rows: Sequence[int]) -> Callable[[], list[tuple[bytes, ...]]]:
+        """Receive the partner's corrections; see `Transfers.begin`."""
+        # step 1
+        columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns
+
+        def compute() -> list[tuple[bytes, ...]]:
+            block = self._context.meter("transfer", partial(self._sender.extend, sum(rows), columns))
+            return [block.stored(start, stop) for start, stop in pairwise(accumulate(rows, initial=0))]
+
+        return compute
 
 
 class PartnerTransfers(Transfers):
@@ -242,19 +263,15 @@ class PartnerTransfers(Transfers):
     """
 
     def __init__(self, context: PartyContext, peer: str, receiver: TransferReceiver) -> None:
-        self._context, self._peer, self._receiver = context, peer, receiver
+        self._context, self._peer, self._receiver, self.bits = context, peer, receiver, receiver.bits
 
-    def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
-        """Generate the partner's side of the transfers; see `Transfers.generate`."""
-        for group in _grouped(rows, self._receiver.bits):
-            columns, block = self._context.meter("transfer", partial(self._receiver.extend, sum(group)))
-            self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # step 1
-            start = 0
-            for count in group:
-                stop = start + count
-                pads = block.pads[start:stop]
-                yield block.choices[start:stop].tobytes(), pads.astype(pads.dtype.newbyteorder("<")).tobytes()
-                start = stop
+    def begin(self, rows: Sequence[int]) -> Callable[[], list[tuple[bytes, ...]]]:
+        """Compute the partner's side, and send its corrections; see `Transfers.begin`."""
+        columns, block = self._context.meter("transfer", partial(self._receiver.extend, sum(rows)))
+        self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # step 1
+        octets = block.pads.astype(block.pads.dtype.newbyteorder("<"), copy=False)
+        parts = [slice(start, stop) for start, stop in pairwise(accumulate(rows, initial=0))]
+        return lambda: [(block.choices[part].tobytes(), octets[part].tobytes()) for part in parts]
 
 
 def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:

@@ -151,17 +151,22 @@ def _statistics(fractions: Floats, *differences: Floats | None) -> list[Floats]:
     Returns:
         An array of statistics for each group.
     """
-    statistics = []
-    for start in range(0, max(1, len(fractions) - _CHUNK + 1), _CHUNK):
-        u = fractions[start : start + _CHUNK]
-        low = u * 2.0**16 % 1.0
-        row = [u.mean(), u.std(), low.mean(), low.std(), u.min(initial=1.0), u.max(initial=0.0)]
-        deviations = [
-            0.5 if difference is None else float(np.std((difference[start : start + _CHUNK] + 0.5) % 1.0))
-            for difference in differences
-        ]
-        statistics.append(np.array(row + deviations))
-    return statistics
+    size = min(_CHUNK, len(fractions))
+    count = len(fractions) // _CHUNK or 1
+
+    def grouped(values: Floats) -> Floats:
+        return values[: count * size].reshape(count, size)
+
+    u = grouped(fractions)
+    low = u * 2.0**16 % 1.0
+    columns = [u.mean(axis=1), u.std(axis=1), low.mean(axis=1), low.std(axis=1)]
+    columns += [u.min(axis=1, initial=1.0), u.max(axis=1, initial=0.0)]
+    for difference in differences:
+        if difference is None:
+            columns.append(np.full(count, 0.5))
+        else:
+            columns.append(((grouped(difference) + 0.5) % 1.0).std(axis=1))
+    return list(np.stack(columns, axis=1))
 
 
 def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:

@@ -53,9 +53,12 @@ def tables(names: int = 3, classes: int = 2, rows: int = ROWS) -> list[vfl.Party
 
 
 def example(name: str, **keys: Any) -> tuple[vfl.Job, list[vfl.Party | Helper]]:
+    """Return an example of a family, for three small tables; trees without the boosted score, which is local."""
     keys_of_job = (
         {"batch_size": 40, "epochs": 2, "test_fraction": 0.25} | EXAMPLES[name] | {"accepts": [*leak_kinds()]} | keys
     )
+    if isinstance(keys_of_job["model"], vfl.Trees):
+        keys_of_job["model"] = keys_of_job["model"].model_copy(update={"boosted_score": False})
     job = vfl.Job(**keys_of_job)
     helpers = [Helper(name_of_helper, role) for name_of_helper, role in job.family.example_helpers]
     return job, [*tables()[: job.family.max_parties or 3], *helpers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,20 +66,19 @@ def _numbers(message: Message, value: object) -> int:
     return 8 * len(value) // MAX_LEVEL_BITS if levels and isinstance(value, bytes) else 0
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path) -> None:
-    """Runs are interrupted after a round and resumed, and the job is repeated with another seed."""
+def cut(done: int, of: int) -> None:
+    """Interrupt a run after its first round."""
+    raise Cut
+
+
+def check_debits(name: str, folder: Path, runs: list[tuple[int, Callable[[int, int], None] | None]]) -> None:
+    """Run an example with each seed, interrupted or whole, and compare its messages with the ledgers on disk."""
     job, parties = example(name)
     # so that the run must record more iterations again and again
-    ledgers = kept(tmp_path, parties, leased_iterations=1)
+    ledgers = kept(folder, parties, leased_iterations=1)
     plain = Plain(ledgers)
-
-    def cut(done: int, of: int) -> None:
-        raise Cut
-
-    for seed, on_round in ((0, cut), (0, None), (1, None)):
-        states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
+    for seed, on_round in runs:
+        states = {party.name: Checkpoints(folder / party.name, party.name, every=1) for party in parties}
         with suppress(Cut):
             again = job.model_copy(update={"seed": seed})
             vfl.simulate(again, parties, ledgers=ledgers, checkpoints=states, on_round=on_round, observe=plain)
@@ -86,6 +86,24 @@ def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path
     for party, ledger in ledgers.items():
         opened = sum(numbers for (giver, _), numbers in plain.sent.items() if giver == party)
         assert opened <= sum(entered(ledger).values())
+
+
+VARIANTS_OF_SHARES = [name for name in sorted(EXAMPLES) if name.startswith("shares, ")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path) -> None:
+    """Runs are interrupted after a round and resumed, and the job is repeated with another seed."""
+    repeated = [] if name in VARIANTS_OF_SHARES else [(1, None)]
+    check_debits(name, tmp_path, [(0, cut), (0, None), *repeated])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS_OF_SHARES)
+def test_repeated_jobs_on_shares_debit_what_they_open(name: str, tmp_path: Path) -> None:
+    """`test_no_family_opens_a_number_that_was_not_debited` repeats one job on shares."""
+    check_debits(name, tmp_path, [(0, None), (1, None)])
 
 
 KILLED = """

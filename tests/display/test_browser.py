@@ -27,8 +27,14 @@ from tests.organisations.test_monitor_page import status_page
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or ""
 pytestmark = pytest.mark.skipif(not BROWSER, reason="needs chromium")
 ROOT = Path(__file__).parents[2]
-PAGE_WIDTHS = 400, 1400  # pixels
 COLOUR_SCHEMES = {"light": 1, "dark": 0}  # as Chromium numbers them
+# colours and width, which do not depend on each other: each of them once, and all pairs in `make soak`
+SCREENS = [
+    pytest.param("light", 400),
+    pytest.param("dark", 1400),
+    pytest.param("light", 1400, marks=pytest.mark.slow),
+    pytest.param("dark", 400, marks=pytest.mark.slow),
+]
 LOOK = """
 const found = [], shown = text => text.trim().slice(0, 30)
 const numbers = colour => (colour.match(/[\\d.]+/g) || []).map(Number)
@@ -105,7 +111,7 @@ def opened(path: Path, profile: Path, colours: str = "light") -> tuple[str, list
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def faults(pages: Sequence[str], colours: str, tmp_path: Path, widths: Sequence[int] = PAGE_WIDTHS) -> list[str]:
+def faults(pages: Sequence[str], colours: str, tmp_path: Path, widths: Sequence[int]) -> list[str]:
     """List the faults that the browser finds in these pages, in frames of each screen width.
 
     Faults are text that is cut, overlaps other text or is hardly legible, and content wider than its screen.
@@ -134,7 +140,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.2),
         protocol=vfl.Protocol(residual=vfl.Ckks()),
-        batch_size=60,
+        batch_size=100,  # more rows than the slowest attack can use
         epochs=2,
         evaluate_every=1,
         accepts=["columns"],
@@ -152,10 +158,12 @@ def test_a_page_opens_in_a_window_of_its_own(page: str, pages: dict[str, Path], 
     assert "</main>" in dom
 
 
-@pytest.mark.parametrize("colours", COLOUR_SCHEMES)
+@pytest.mark.parametrize(("colours", "width"), SCREENS)
 @pytest.mark.long
-def test_pages_can_be_read_on_a_phone_and_a_desk(colours: str, pages: dict[str, Path], tmp_path: Path) -> None:
-    assert faults([page.read_text(encoding="utf-8") for page in pages.values()], colours, tmp_path) == []
+def test_pages_can_be_read_on_a_phone_and_a_desk(
+    colours: str, width: int, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    assert faults([page.read_text(encoding="utf-8") for page in pages.values()], colours, tmp_path, [width]) == []
 
 
 PRINTED_WIDTH = 718  # pixels of a page of A4 without its margins, at 96 to the inch
@@ -199,8 +207,8 @@ def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path)
         (tmp_path / "card.html").read_text(encoding="utf-8"),
         status_page(drift),
     ]
-    for colours in COLOUR_SCHEMES:
-        assert faults(pages, colours, tmp_path) == []
+    for colours, width in (("light", 400), ("dark", 1400)):
+        assert faults(pages, colours, tmp_path, [width]) == []
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from securevfl.families import FAMILIES, leak_kinds
 from securevfl.training.local_baseline import baseline_figures
 from securevfl.training.run_page import write_report
 from tests.disclosure.disclosed_jobs import cases
-from tests.display.test_browser import BROWSER, COLOUR_SCHEMES, faults
+from tests.display.test_browser import BROWSER, SCREENS, faults
 from tests.training.test_checkpoint import interrupted
 
 ACCEPTED: dict[str, Any] = {"accepts": [*leak_kinds()], "optimizer": vfl.FedBCD(lr=0.05)}
@@ -56,7 +56,10 @@ def _write_reports(folder: Path) -> None:
         report_of(folder / f"{name}.html", job, random_parties(2, 600, labels=kind))
     examples = cases()
     for name in FAMILY_JOBS:
-        report_of(folder / f"{name}.html", *examples[name])
+        job, parties = examples[name]
+        if isinstance(job.model, vfl.Trees):
+            job = job.model_copy(update={"model": job.model.model_copy(update={"boosted_score": False})})
+        report_of(folder / f"{name}.html", job, parties)
     blocks, job = random_blocks(2, 600), make_job(**ACCEPTED)
     labels = labels_for(blocks)
     report_of(folder / "rare label.html", job, parties_of(blocks, np.arange(600) % 60 == 0))
@@ -79,11 +82,11 @@ def _write_reports(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not BROWSER, reason="needs chromium")
-@pytest.mark.parametrize("colours", COLOUR_SCHEMES)
+@pytest.mark.parametrize(("colours", "width"), SCREENS)
 @pytest.mark.long
-def test_every_report_can_be_read(colours: str, reports: dict[str, str], tmp_path: Path) -> None:
+def test_every_report_can_be_read(colours: str, width: int, reports: dict[str, str], tmp_path: Path) -> None:
     assert len(reports) == len(LABELS) + len(FAMILY_JOBS) + 9
-    assert faults([*reports.values()], colours, tmp_path) == []
+    assert faults([*reports.values()], colours, tmp_path, [width]) == []
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ Masks and rounding are random, so the weights of both runs differ by the roundin
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from selfcheck.whole_weights import whole_weights
 import securevfl as vfl
 from securevfl.families.shares import shares_facts
 from securevfl.protocols.shares import offline_phase
-from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.runtime.observer import Event
 
 ROWS, BLOCK, VISITS, STEP, RATE = 260, 48, 3, 2.0**-4, 0.3
@@ -79,7 +77,7 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     tables = parties_for_model(name, count)
     weights, one = trained(TESTED_MODELS[name], tables)
     with monkeypatch.context() as patch:
-        patch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
+        patch.setattr(shares_facts, "rows_per_block", lambda rows: BLOCK)
         patch.setattr(offline_phase, "_MAX_PENDING_VALUES", 150)  # so that blocks come in several groups
         parted, several = trained(TESTED_MODELS[name], tables)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0

@@ -97,13 +97,27 @@ def test_requests_name_each_block_once_before_any_answer(blocks: int, lifts: boo
     assert [step.block for step in requests if step.block is not None] == everything
     assert [block for step in requests for block in step.deltas] == everything
     assert [block for step in requests for block in step.carries] == (everything if lifts else [])
-    assert len(requests) == blocks + 1 + lifts
+    answering = [step for step in requests if step.answered]
     for number, step in enumerate(requests):
-        answered = requests[: step.answers]
-        assert step.answers <= number
-        tables = {item.block for item in answered}
-        lifted_blocks = {block for item in answered for block in item.carries}
+        received = answering[: step.answers]
+        assert all(item in requests[:number] for item in received)  # the answer to an earlier request
+        tables = {item.block for item in received}
+        lifted_blocks = {block for item in received for block in item.carries}
         assert set(step.carries) <= tables
         assert set(step.deltas) <= (lifted_blocks if lifts else tables)
-    assert all(step.answers == max(0, number - 1) for number, step in enumerate(requests[:blocks]))
-    assert requests[-1] == RequestStep(None, range(0), range(max(0, blocks - 2), blocks), len(requests) - 1)
+    assert requests[-1] == RequestStep(None, range(0), range(blocks - 1, blocks), len(answering), answered=False)
+
+
+@pytest.mark.parametrize("lifts", [False, True])
+@pytest.mark.parametrize("blocks", range(1, 9))
+def test_requests_keep_several_blocks_on_the_line(blocks: int, lifts: bool) -> None:
+    requests = lookup_requests(blocks, lifts=lifts)
+    ahead = min(blocks, 3)
+    assert [step.answers for step in requests[:ahead]] == [0] * ahead
+    for step in requests[ahead:blocks]:  # a block is requested as soon as the tables of the third one before arrive
+        assert step.block is not None
+        assert step.answers == step.block - ahead + 1
+    carrying = [step for step in requests if step.carries]
+    assert all(step.answers == step.carries.stop for step in carrying)  # bits are sent when the block's tables arrive
+    unanswered = [step for step in requests if not step.answered]
+    assert [step.block is None and not step.carries for step in unanswered] == [True] * len(unanswered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.protocols.shares.chunk_agreement import ChunkName, agree_on_chunk
+from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.offline_phase import OfflinePhase, _Record
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
@@ -23,14 +25,14 @@ VISITS = 3
 class Line:
     """A channel that answers with the chunk names of the other parties and records the messages sent."""
 
-    def __init__(self, names: dict[str, bytes]) -> None:
-        self.names, self.sent = names, dict[str, bytes]()
+    def __init__(self, names: dict[str, bytes], on_disk: str = "") -> None:
+        self.names, self.on_disk, self.sent = names, on_disk, dict[str, bytes]()
 
     def send(self, to: str, message: ChunkName, subchannel: str) -> None:
         self.sent[to] = message.name
 
     def recv(self, sender: str, kind: type[ChunkName], subchannel: str) -> ChunkName:
-        return kind(self.names[sender])
+        return kind(self.names[sender], on_disk=sender in self.on_disk)
 
 
 def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
@@ -68,7 +70,7 @@ def with_chunk(phase: OfflinePhase, number: int = 0) -> OfflinePhase:
 def test_a_chunk_that_one_party_lacks_is_discarded(names: tuple[bytes, ...]) -> None:
     line, phase = Line(dict(zip("bcd", names, strict=True))), with_chunk(with_chunk(ahead()), 1)
     context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
-    assert not agree_on_chunk(context, phase, 0, VISITS)
+    assert not agree_on_chunk(context, phase, 0, VISITS).usable
     assert line.sent == dict.fromkeys("bcd", CHUNK_NAME)
     assert phase.store.chunk_numbers == ()  # nor later chunks, which depend on it
 
@@ -76,8 +78,20 @@ def test_a_chunk_that_one_party_lacks_is_discarded(names: tuple[bytes, ...]) -> 
 def test_a_chunk_that_all_have_is_ready() -> None:
     line, phase = Line(dict.fromkeys("bcd", CHUNK_NAME)), with_chunk(ahead())
     context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
-    assert agree_on_chunk(context, phase, 0, VISITS)
+    assert agree_on_chunk(context, phase, 0, VISITS).usable
     assert phase.store.chunk_numbers == (0,)
+
+
+@pytest.mark.parametrize("on_disk", ["", "b", "d", "bcd"])
+def test_all_parties_know_whether_any_stores_chunks_on_disk(on_disk: str, tmp_path: Path) -> None:
+    context: Any = SimpleNamespace(
+        me="a", parties=PARTY_NAMES, channel=Line(dict.fromkeys("bcd", b""), on_disk), subchannel=""
+    )
+    phase = ahead()
+    assert agree_on_chunk(context, phase, 0, VISITS).on_disk == bool(on_disk)
+    phase.store = DiskStore(tmp_path)
+    assert agree_on_chunk(context, phase, 0, VISITS).on_disk
+    phase.store.close()
 
 
 CHANGES: dict[str, Any] = {

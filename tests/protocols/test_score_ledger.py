@@ -13,6 +13,7 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
+from securevfl.protocols.score_ledger import score_limits
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ScoreLedger, ScoreQuery
 from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS, ROWS_PER_EVALUATION
@@ -157,6 +158,19 @@ def test_the_limit_of_evaluations_counts_all_peers(tmp_path: Path) -> None:
         for peer in ("bank", "telco"):
             with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
                 ScoreLedger(tmp_path / "scores").check_evaluations(peer, again, 1)
+
+
+def test_the_limit_counts_every_row_of_a_large_set(tmp_path: Path) -> None:
+    """One row that was evaluated often, among more rows than one SQL query looks up, is found at any position."""
+    limit, count = 20, 20 * ROWS_PER_EVALUATION
+    for position in (0, score_limits.MAX_ROWS_PER_QUERY, count - 1):
+        ledger = ScoreLedger(tmp_path / f"scores {position}")
+        rows = [b"%d" % row for row in range(count)]
+        for again in range(limit):
+            others = [b"%d of %d" % (row, again) for row in range(count - 1)]
+            ledger.record_evaluation("bank", [*others, rows[position]])
+        with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
+            ledger.check_evaluations("bank", rows, 1)
 
 
 def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import SecureVFLError
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.party_context import LocalResources, PartyContext
+from securevfl.protocols.shares import delayed_transfers, offline_phase, reply_sums
 from securevfl.protocols.shares import iteration as shares
-from securevfl.protocols.shares import offline_phase, reply_sums
 from securevfl.protocols.shares.column_blocks import LocalColumns
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import (
@@ -41,6 +41,7 @@ from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.share_products import ProductQuery, ProductReply
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK, SharesParams
+from securevfl.protocols.shares.table_transfers import TransferCorrections
 from securevfl.protocols.shares.update_rules import Descent
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
@@ -138,7 +139,9 @@ class Run:
         make=True,
         train=True,
         desks=None,
+        delays=False,
     ):
+        self.delays = delays
         self.desks = desks or defaultdict(LocalResources)
         self.case, self.chunks, self.stop, self.start_states = case, chunks, stop, states or {}
         self.ready = ready or {name: MemoryStore() for name in case.names}
@@ -165,7 +168,7 @@ class Run:
             self.states[name].append(side.state)
             for number, visits in enumerate(self.chunks):
                 if self.make:
-                    ahead.generate(number, visits)
+                    ahead.generate(number, visits, delays_transfers=self.delays)
                 if not self.train:
                     continue
                 for state in (state for _ in range(self.repeat) for state in side.train(number, len(visits))):
@@ -243,6 +246,8 @@ SHAPES = {
     "two, lifted": ((6, 9), ROWS_PER_BLOCK, LIFTED),
     "two, lifted by blocks": ((6, 9), 33, LIFTED),
     "three, lifted by blocks": ((4, 9, 5), 40, LIFTED),
+    "two, transfers while training": ((6, 9), 33, {**LIFTED, "delays": True}),
+    "three, transfers while training": ((4, 9, 5), 100, {"delays": True}),
     "four, lifted from 16 bits": ((4, 6, 3, 2), 60, {"lift_bits": 16}),
     # the last block is too small for its products to be added to others, so it gets a separate reply
     "two, one reply a batch": ((6, 9), 33, {"scheme": KernelShares}),
@@ -254,13 +259,22 @@ SHAPES = {
 def run(request, monkeypatch_module):
     widths, block, numbers = request.param
     scheme = numbers.get("scheme", LatticeShares)
-    smaller = {"_MAX_PENDING_VALUES": (offline_phase, 500), "MIN_SUMMED_ROWS": (reply_sums, 30)}
+    smaller = {
+        "_MAX_PENDING_VALUES": (offline_phase, 500),
+        "MIN_SUMMED_ROWS": (reply_sums, 30),
+        "_MIN_CHOICE_BITS": (delayed_transfers, 1000),  # transfers of two iterations at once, and of nine for the lift
+    }
     for name, (module, value) in smaller.items() if block < ROWS_PER_BLOCK else ():  # several groups of blocks
         monkeypatch_module.setattr(module, name, value)
-    case = Case(*breast(*widths), 120, block=block, **{name: numbers[name] for name in numbers if name != "scheme"})
+    case = Case(
+        *breast(*widths),
+        120,
+        block=block,
+        **{name: numbers[name] for name in numbers if name not in {"scheme", "delays"}},
+    )
     case.scheme = scheme(case.numbers.bits)
     visits = 4 if len(widths) == 2 else 1
-    result = Run(case, [case.order * visits, case.order[::-1] * 3]).go()
+    result = Run(case, [case.order * visits, case.order[::-1] * 3], delays="delays" in numbers).go()
     monkeypatch_module.undo()
     return result
 
@@ -444,11 +458,15 @@ def test_one_round_trip_a_visit_and_one_more_for_the_lift(run):
     for event in run.events:
         if event.direction == "send":
             sent[event.me, type(event.message)] += 1
-    visits = sum(len(run.case.terms.blocks_of(k)) for k, _ in run.residuals)  # blocks of all iterations
-    further, lifts = run.case.names[2:], len(run.residuals) if run.case.numbers.lift_bits else 0
+    further, blocks = run.case.names[2:], [len(run.case.terms.blocks_of(k)) for k, _ in run.residuals]
+    visits = sum(blocks)  # blocks of all iterations
+    # the bits of a lift are sent with the request for a later block, as long as there is one: three blocks ahead
+    lifts = sum(min(count, 3) for count in blocks) if run.case.numbers.lift_bits else 0
+    # the residuals of all blocks but the last one of an iteration have a message of their own
+    several = sum(count > 1 for count in blocks)
     turns = {
         ("a", MaskedTables): visits + lifts,
-        ("b", LookupRequest): visits + lifts + len(run.chunks),
+        ("b", LookupRequest): visits + lifts + several + len(run.chunks),
         ("b", MaskedResidual): visits * len(further),
     }
     turns |= {(name, MaskedSum): visits for name in further}
@@ -472,6 +490,22 @@ def test_one_query_of_sums_and_one_reply_about_steps_a_batch(run):
         replies = batches + sum(block.rows < 30 for block in blocks)
     # psi is encrypted once for all other parties, r once for each
     assert sent == {ProductQuery: pairs * (len(blocks) + batches), ProductReply: pairs * (len(blocks) + replies)}
+
+
+def test_delayed_transfers_follow_the_first_requests(run):
+    """Both holders generate the transfers of an iteration in the one before, while the tables are on the line."""
+    sent = [e.message for e in run.events if (e.direction, e.me, e.peer, e.subchannel) == ("send", "b", "a", "")]
+    groups = [number for number, message in enumerate(sent) if isinstance(message, TransferCorrections)]
+    assert bool(groups) == run.delays
+    requests = [number for number, message in enumerate(sent) if isinstance(message, LookupRequest)]
+    during = [number for number in groups if requests[0] < number]
+    assert not run.delays or len(during) > 2
+    for number in during:
+        before = sent[max(item for item in requests if item < number)]
+        after = sent[min(item for item in requests if item > number)]
+        if before.chunk == after.chunk:  # otherwise these are the transfers of a chunk's first iterations
+            assert before.offsets
+            assert not before.carries
 
 
 def test_every_message_is_declared(run):

@@ -222,8 +222,14 @@ def check_frame(data: bytes) -> None:
 
 
 @cache
+def requested_application() -> Any:
+    """Return one application of a gateway that cannot reach a server."""
+    return application(gateway(), TOKEN, timeout=0.2)
+
+
+@cache
 def gateway() -> Gateway:
-    part, (bank, _) = parts()[0], vfl.datasets.breast_cancer()
+    part, (bank, _) = parts()[0], two_tables()
     folder = Path(tempfile.mkdtemp())
     rows = IndexedRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
     peers = Peers(active="bank", passives=("shop",), address={"bank": "127.0.0.1:7001", "shop": "127.0.0.1:7002"})
@@ -233,7 +239,7 @@ def gateway() -> Gateway:
 @cache
 def parts() -> list[ModelPart]:
     keys: dict[str, Any] = {"optimizer": vfl.FedSGD(lr=0.1), "protocol": "open", "epochs": 1, "accepts": ["columns"]}
-    return list(vfl.simulate(vfl.Job(model=vfl.Logistic(), **keys), vfl.datasets.breast_cancer()).parts.values())
+    return list(vfl.simulate(vfl.Job(model=vfl.Logistic(), **keys), two_tables()).parts.values())
 
 
 @cache
@@ -244,7 +250,7 @@ def requests() -> list[Any]:
 
 def check_request(body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     """Answer a request by the gateway's application, which cannot reach a server."""
-    app = application(gateway(), TOKEN, timeout=0.2)
+    app = requested_application()
     pieces = iter([{"type": "http.request", "body": body, "more_body": False}, {"type": "http.disconnect"}])
     sent: list[dict[str, Any]] = []
     authorized = [(b"authorization", f"Bearer {TOKEN}".encode()), *headers]
@@ -329,25 +335,30 @@ TARGETS: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]
 
 
 @cache
-def warm_up() -> None:
-    """Run every target once, so that modules are imported before the search watches for code."""
+def warm_up(target: str) -> None:
+    """Run a target once, so that modules are imported before the search watches for code."""
     global _warming_up
     _warming_up = True
-    for job in plain_jobs():
-        check_job(to_toml(job).encode())
-    check_job(b"[")
-    check_frame(frames()[0])
-    for request in requests():
-        check_request(json.dumps(request).encode(), [])
-    check_request(b"[", [])
-    for content in saved_files():
-        check_saved(content)
+    match target:
+        case "job files":
+            for job in plain_jobs():
+                check_job(to_toml(job).encode())
+            check_job(b"[")
+        case "frames":
+            check_frame(frames()[0])
+        case "requests":
+            for request in requests():
+                check_request(json.dumps(request).encode(), [])
+            check_request(b"[", [])
+        case "saved files":
+            for content in saved_files():
+                check_saved(content)
     _warming_up = False
 
 
 def search(target: str, examples: int, number: int) -> None:
     """Run a number of examples of a target, drawn from a seed."""
-    warm_up()
+    warm_up(target)
     check, strategies = TARGETS[target]
 
     @seed(number)

@@ -194,7 +194,7 @@ def test_without_scores_no_attack_on_scores_applies() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_attack_runs_on_noise_in_every_mode(mode: str) -> None:
     """Attacks on scores run if scores are disclosed, attacks on pairs if pairs are."""
-    defaults: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 60, "epochs": 2}
+    defaults: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 30, "epochs": 1}
     job = vfl.Job(**(defaults | {"test_fraction": 0.4, "accepts": [*leak_kinds()]} | MODES[mode]))
     rng, several = drawn(7), 3 if mode == "classes" else 2
     bank = vfl.Party("bank", rng.normal(size=(150, 3)), rng.integers(0, several, 150), aligned=True)

@@ -34,10 +34,10 @@ def shares_job(**keys: Any) -> vfl.Job:
 @pytest.mark.long
 def test_nothing_exceeds_what_is_declared() -> None:
     """Metrics of 142 rows must be accepted by name."""
-    parties = vfl.datasets.breast_cancer(2)
+    parties, job = vfl.datasets.breast_cancer(2), shares_job(epochs=2)
     with raises_code(errors.LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
-        check_leaks(shares_job(), pooled_run_facts(shares_job(), parties).shape)
-    audit = run_audit(shares_job(accepts=["small_metrics"]), parties, seeds=(0,))
+        check_leaks(job, pooled_run_facts(job, parties).shape)
+    audit = run_audit(shares_job(epochs=2, accepts=["small_metrics"]), parties, seeds=(0,))
     assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
     assert [line.split(" of ")[0] for line in audit.leaks] == ["accepted: disclosure to bank: metrics are"]
     assert {inference.name.replace(" ", "_") for inference in audit.inferences} > set(BLIND)

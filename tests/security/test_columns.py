@@ -97,7 +97,8 @@ def test_an_open_residual_reveals_the_columns_of_all_others() -> None:
 
 @pytest.mark.parametrize("model", [vfl.Square(), vfl.Softmax(), vfl.Logistic()], ids=lambda model: model.name)
 def test_open_residuals_of_every_loss_reveal_other_parts(model: object) -> None:
-    parties = vfl.datasets.digits(3) if isinstance(model, vfl.Softmax) else credit(2)
+    softmax = isinstance(model, vfl.Softmax)
+    parties = [party.take(np.arange(600)) for party in vfl.datasets.digits(3)] if softmax else credit(2)
     job = linear_job(epochs=30, model=model, batch_size=150, optimizer=vfl.FedBCD(local_steps=2, lr=0.1))
     pair = RealIdealPair(job, parties, 0)
     results = [numbers for numbers in column_numbers(pair, pair.real_run[1]) if numbers.learner != "bank"]

@@ -8,7 +8,7 @@ the column's value in that row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.word_shuffle import Shuffle
 
 ROWS, COLUMNS, COLUMN = 2000, 12, 3
+LOGISTIC: dict[str, Any] = {"model": "logistic", "optimizer": vfl.FedSGD(lr=0.3), "scale": "none"}
+SMALL_TREES: dict[str, Any] = {"model": vfl.Trees(trees=1, depth=1, boosted_score=False)}
 
 
 @dataclass
@@ -84,22 +86,24 @@ def attacked(
     ledgers: dict[str, DisclosureLedger],
     *,
     uses_marks: bool,
-    every: int,
+    evaluations: int = 1,
+    options: Mapping[str, Any] = LOGISTIC,
     seed: int = 0,
     train: Callable[..., object] = vfl.simulate,
 ) -> tuple[SlotReader, NDArray[np.bool_]]:
-    """Train with such a party; return what it has read, and the column of the measured rows."""
+    """Train with such a party; return what it has read, and the column of the measured rows.
+
+    All weights stay 0, so that one iteration before each evaluation is enough.
+    """
     tables, reader = with_hidden_columns(), SlotReader(uses_marks, {})
     job = vfl.Job(
-        model="logistic",
-        optimizer=vfl.FedSGD(lr=0.3),
         protocol="shares",
         batch_size="all",
-        epochs=12,
-        evaluate_every=every,
+        epochs=evaluations,
+        evaluate_every=1 if evaluations > 1 else 0,
         test_fraction=0.25,
-        scale="none",
         seed=seed,
+        **options,
     )
     computed, prepared, honest = ResidualTables._compute, ForwardSums.__init__, score_label_pairs.run_shuffle
 
@@ -139,7 +143,7 @@ def test_slots_read_one_row_for_each_level_once_a_job(
 ) -> None:
     """Words of 11 bits, opened in each of three evaluations, would show 3 * 511 rows and count as scores only."""
     ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
-    reader, column = attacked(monkeypatch, ledgers, uses_marks=uses_marks, every=4)
+    reader, column = attacked(monkeypatch, ledgers, uses_marks=uses_marks, evaluations=3)
     assert reader.opened == 1
     assert len(reader.read) == rows
     assert all(column[row] == value for row, value in reader.read.items())
@@ -155,7 +159,7 @@ def test_other_splits_are_stopped_by_the_limit(monkeypatch: pytest.MonkeyPatch, 
     bits_read = 0
     for seed in range(20):
         try:
-            reader, _ = attacked(monkeypatch, ledgers, uses_marks=True, every=0, seed=seed)
+            reader, _ = attacked(monkeypatch, ledgers, uses_marks=True, seed=seed)
         except LeakageError:
             break
         bits_read += len(reader.read)
@@ -169,10 +173,10 @@ def test_other_splits_are_stopped_by_the_limit(monkeypatch: pytest.MonkeyPatch, 
 def test_a_comparison_opens_pairs_once_for_each_of_its_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Words of 11 bits would show 511 rows in the first training. A second comparison would exceed the limit."""
     ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
-    reader, _ = attacked(monkeypatch, ledgers, uses_marks=True, every=0, train=vfl.compare)
+    reader, _ = attacked(monkeypatch, ledgers, uses_marks=True, options=SMALL_TREES, train=vfl.compare)
     assert reader.opened == 3
     assert len(reader.read) == 127
     entered, capacity = counted_bits(entry.disclosure for entry in ledgers["shop"].read().entries)
     assert 3 * len(reader.read) <= entered <= MAX_EVALUATION_SHARE * capacity
     with pytest.raises(LeakageError, match=r"measured|evaluations"):
-        attacked(monkeypatch, ledgers, uses_marks=True, every=0, train=vfl.compare)
+        attacked(monkeypatch, ledgers, uses_marks=True, options=SMALL_TREES, train=vfl.compare)

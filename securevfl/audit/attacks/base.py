@@ -26,6 +26,7 @@ from securevfl.data.party import Party
 from securevfl.disclosure.label_auc import smallest_batch
 from securevfl.families.facts import RunFacts
 from securevfl.job import Job
+from securevfl.models.metrics import area_under_curve
 
 import_extra("sklearn", "sklearn", "the audit")
 
@@ -273,14 +274,12 @@ def by_row(guess: Floats, rows: int) -> Floats:
 
 def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
     """Return the AUC of scores (m, c) against class numbers (m,), over the rows with a score; 0.5 if undefined."""
-    from sklearn.metrics import roc_auc_score
-
     scores = by_row(scores, len(labels))
     scored = np.isfinite(scores).all(axis=1)
     classes = [1] if scores.shape[1] == 1 else range(scores.shape[1])
     truths = [labels[scored] == label for label in classes]
     aucs = [
-        roc_auc_score(truth, scores[scored, column])
+        area_under_curve(truth, scores[scored, column])
         for column, truth in enumerate(truths)
         if 0 < truth.sum() < len(truth)
     ]

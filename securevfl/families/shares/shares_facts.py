@@ -16,7 +16,7 @@ from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import Plan, Rollbacks, make_plan, pair_params
 from securevfl.protocols.shares.pair_weights import PairParams
-from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.protocols.shares.shares_params import SharesParams, rows_per_block
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +148,7 @@ class SharesFacts:
             outputs,
             chunks,
             active,
+            block=rows_per_block(max(batch_rows)),
             pairs=self.pair_params,
             has_nested_batches=self.batches == 1,
         )

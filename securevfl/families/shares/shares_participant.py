@@ -687,10 +687,12 @@ class SharesParticipant(Participant):
         # the background thread that generates chunks and the measurements both use this session, so create it first
         if offline.is_holder:
             self.session.base.establish()
-        if agree_on_chunk(offline.greet(), offline, number, len(chunk)):
+        agreement = agree_on_chunk(offline.greet(), offline, number, len(chunk))
+        if agreement.usable:
             offline.skip_chunk(number)
         else:
-            offline.generate(number, [iteration.index for iteration in chunk])
+            batches = [iteration.index for iteration in chunk]
+            offline.generate(number, batches, delays_transfers=not agreement.on_disk)
 
     def _preconditioner(self, data: TrainingData) -> Floats | None:
         """Return P (d, d), which multiplies this party's gradients, if the optimizer has one."""

@@ -31,7 +31,8 @@ from securevfl.training.checkpoint import Checkpoints
 from selfcheck.mutants.lattice_mutants import no_zero
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
 
-_second, _keys, _measure = BfvParameters.second, Products.keys, SharesParticipant.measure
+_second, _measure = BfvParameters.second, SharesParticipant.measure
+_send_keys, _receive_keys = Products.send_keys, Products.receive_keys
 _steps, _uniform = FixedPointEncoding.encode_steps, Products.send_uniform_queries
 
 
@@ -64,7 +65,11 @@ def _one_key(self: Any, number: int, purposes: Any, schemes: Any = ()) -> Any:
 
         return Stand(scheme, keygen=keygen)
 
-    return _keys(self, number, [purposes[0]] * len(purposes), [stand(scheme) for scheme in chosen])
+    return _send_keys(self, number, [purposes[0]] * len(purposes), [stand(scheme) for scheme in chosen])
+
+
+def _one_evaluator(self: Any, number: int, purposes: Any, schemes: Any = ()) -> Any:
+    return _receive_keys(self, number, [purposes[0]] * len(purposes), schemes)
 
 
 class _Known(Prg):
@@ -196,7 +201,8 @@ MUTANTS = [
         "job shares",
         "fresh",
         patched(
-            (Products, "keys", _one_key),
+            (Products, "send_keys", _one_key),
+            (Products, "receive_keys", _one_evaluator),
             # this line makes the schemes equal, because two schemes cannot use the same key
             (OfflinePhase, "_scheme_of_sums", lambda self, vectors: self.session.products.scheme),
         ),
