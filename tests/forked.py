@@ -231,7 +231,7 @@ def _import_all() -> None:
     import importlib
     import pkgutil
 
-    names = ["pyarrow.csv", "pyarrow.parquet", "securevfl.data.datasets", "sklearn.datasets"]
+    names = ["pyarrow.csv", "pyarrow.parquet", "securevfl.data.datasets", "sklearn.datasets", "securevfl.audit.report"]
     for room in ("cli", "organisations"):
         path = importlib.import_module(f"securevfl.{room}").__path__
         names += [f"securevfl.{room}.{module.name}" for module in pkgutil.iter_modules(path)]

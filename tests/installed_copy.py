@@ -38,7 +38,8 @@ def install_copy(folder: Path, *, without: tuple[str, ...] = ()) -> Path:
         The folder, for PYTHONPATH.
     """
     package = folder / "securevfl"
-    shutil.copytree(ROOT / "securevfl", package, ignore=shutil.ignore_patterns("__pycache__"))  # follows links
+    unfinished = shutil.ignore_patterns("*.pyc.*")  # other processes write these and rename them
+    shutil.copytree(ROOT / "securevfl", package, ignore=unfinished)  # follows links
     for room in without:
         shutil.rmtree(package / room)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -53,8 +54,8 @@ def install_copy(folder: Path, *, without: tuple[str, ...] = ()) -> Path:
 
 
 def environment(folder: Path, **variables: str) -> Mapping[str, str]:
-    """Return the environment variables of a process that imports the package from a copy."""
-    return os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200"} | variables
+    """Return the environment variables of a process that imports the package from a copy, and compiles it once."""
+    return os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": ""} | variables
 
 
 def run_copy(folder: Path, *arguments: str, code: str = COMMAND, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
-import securevfl
+from tests.parsed import PACKAGE, nodes_of_package
 
-ROOT = Path(securevfl.__file__).parent
 CALLED_BY_OTHERS = {
     ("crypto/lattice/lattice_gradient.py", "uses"): "the same layout for any number of uses",
     ("models/torch_jacobian.py", "layer"): "a hook of torch",
@@ -30,12 +27,6 @@ CALLED_BY_OTHERS = {
 """Arguments that nothing reads, by file and name, and who prescribes them."""
 
 
-@cache
-def files() -> dict[str, ast.Module]:
-    paths = [path for folder in (ROOT, ROOT / "crypto", ROOT / "protocols") for path in folder.rglob("*.py")]
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-
-
 def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     every = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     yield from (item.arg for item in every if not item.arg.startswith("_") and item.arg not in ("self", "cls"))
@@ -48,9 +39,10 @@ def read_names(nodes: list[ast.stmt]) -> set[str]:
 
 def test_no_function_and_no_command_forgets_an_argument() -> None:
     forgotten, seen = set(), 0
-    for name, tree in files().items():
-        functions = list(ast.walk(tree)) if name.startswith("cli/") else tree.body
-        for function in functions:
+    for path, (module, *parts) in nodes_of_package().items():
+        assert isinstance(module, ast.Module)
+        name = str(path.relative_to(PACKAGE))
+        for function in parts if name.startswith("cli/") else module.body:
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 used = read_names(function.body)
                 seen += 1
@@ -61,18 +53,18 @@ def test_no_function_and_no_command_forgets_an_argument() -> None:
 
 def test_every_field_of_the_groups_of_options_is_read() -> None:
     """A field that is set by an option of the command line and that nothing reads is an option without effect."""
-    trees = files()
+    trees = {str(path.relative_to(PACKAGE)): tree for path, tree in nodes_of_package().items()}
     read = {
         node.attr
         for tree in trees.values()
-        for node in ast.walk(tree)
+        for node in tree
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
     fields = {
         (item.name, statement.target.id)
         for name, tree in trees.items()
         if name in ("cli/option_groups.py", "organisations/peer_settings.py", "protocols/shares/shares_options.py")
-        for item in tree.body
+        for item in tree
         if isinstance(item, ast.ClassDef)
         for statement in item.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +12,8 @@ import pytest
 from docs import error_codes_page
 from securevfl import errors
 from securevfl.error_codes import CATALOGUE
+from tests.parsed import PACKAGE, nodes_of_package
 
-ROOT = Path(__file__).parents[1]
-SOURCES = [path for folder in ("securevfl", "crypto", "protocols") for path in sorted((ROOT / folder).rglob("*.py"))]
 ERRORS = {
     name
     for name, kind in vars(errors).items()
@@ -29,21 +27,18 @@ TABLE_VALUES = re.compile(r"^(values?|cells?|labels?|ids?|identifiers?|targets?|
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _created_errors(path: Path) -> Iterator[ast.Call]:
-    """Yield the calls of a module that create an error of this package."""
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if name in ERRORS:
-                yield node
+def _created_errors() -> list[tuple[Path, ast.Call]]:
+    """Return the modules and the calls that create an error of this package."""
+    return [
+        (path, node)
+        for path, tree in nodes_of_package().items()
+        for node in tree
+        if isinstance(node, ast.Call) and _name(node) in ERRORS
+    ]
 
 
 def _module(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+    return str(path.relative_to(PACKAGE))
 
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:
@@ -72,16 +67,16 @@ def test_a_code_has_a_cause_and_a_remedy(code: str) -> None:
 
 
 def test_every_error_is_created_with_a_code() -> None:
-    lacking = {_module(path) for path in SOURCES for call in _created_errors(path) if _lacks_code(call)}
+    lacking = {_module(path) for path, call in _created_errors() if _lacks_code(call)}
     assert sorted(lacking) == []
 
 
 def test_codes_are_those_of_the_catalogue_and_all_are_used() -> None:
     used = {
         node.value
-        for path in SOURCES
+        for path, tree in nodes_of_package().items()
         if path.name != "error_codes.py"
-        for node in ast.walk(_tree(path))
+        for node in tree
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"SVFL-[A-Z-]+", node.value)
     }
     assert used <= CATALOGUE.keys()
@@ -91,14 +86,13 @@ def test_codes_are_those_of_the_catalogue_and_all_are_used() -> None:
 def test_every_error_has_a_problem_and_a_remedy() -> None:
     """A missing remedy is that of the catalogue; a problem is a statement without a final stop."""
     wrong = []
-    for path in SOURCES:
-        for call in _created_errors(path):
-            if _name(call) in WITH_BUILT_IN_CODE:
-                continue
-            problem = call.args[0] if call.args else _keyword(call, "problem")
-            text = _last_text(problem)
-            if problem is None or text.endswith(".") or ("expected" in text and "came" in text):
-                wrong.append(f"{_module(path)}:{call.lineno}")
+    for path, call in _created_errors():
+        if _name(call) in WITH_BUILT_IN_CODE:
+            continue
+        problem = call.args[0] if call.args else _keyword(call, "problem")
+        text = _last_text(problem)
+        if problem is None or text.endswith(".") or ("expected" in text and "came" in text):
+            wrong.append(f"{_module(path)}:{call.lineno}")
     assert wrong == []
 
 
@@ -116,15 +110,14 @@ def _last_text(node: ast.expr | None) -> str:
 
 def test_no_message_or_field_contains_a_value_of_a_table() -> None:
     leaks = []
-    for path in SOURCES:
-        for call in _created_errors(path):
-            inserted = [part.value for part in ast.walk(call) if isinstance(part, ast.FormattedValue)]
-            inserted += [keyword.value for keyword in call.keywords if keyword.arg not in (None, "code")]
-            leaks += [
-                f"{_module(path)}:{part.lineno}: {ast.unparse(part)}"
-                for part in inserted
-                if TABLE_VALUES.match(ast.unparse(part))
-            ]
+    for path, call in _created_errors():
+        inserted = [part.value for part in ast.walk(call) if isinstance(part, ast.FormattedValue)]
+        inserted += [keyword.value for keyword in call.keywords if keyword.arg not in (None, "code")]
+        leaks += [
+            f"{_module(path)}:{part.lineno}: {ast.unparse(part)}"
+            for part in inserted
+            if TABLE_VALUES.match(ast.unparse(part))
+        ]
     assert leaks == []
 
 

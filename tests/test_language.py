@@ -12,13 +12,14 @@ import io
 import re
 import statistics
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ("crypto", "protocols", "securevfl")
+from tests.parsed import ROOT, Nodes, comments, nodes, nodes_of_package, nodes_of_tests
+
 PHRASES = {
     "disclose, report, send": r"tell(s|ing)?|told",
     "state, print, report": r"says?|said",
@@ -47,27 +48,28 @@ MAX_SENTENCE_WORDS = 24  # in the mean of a page; the aim is 18
 READER_PAGES = ("README.md", "docs/index.md", "docs/start.md", "docs/which-mode.md", "docs/two-organisations.md")
 
 
-def modules(*folders: str) -> Iterator[Path]:
-    """Yield the Python files of folders; links are followed by their targets alone."""
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if not any(part.is_symlink() for part in (path, *path.parents) if part != ROOT):
-                yield path
-
-
-def prose(source: str) -> Iterator[tuple[int, str]]:
+def prose(source: str, tree: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each docstring, message and comment."""
-    for node in ast.walk(ast.parse(source)):
+    for node in tree:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    yield from comments(source)
 
 
-def vague_names(source: str) -> Iterator[tuple[int, str]]:
+@cache
+def all_prose(trees: Callable[[], Nodes]) -> list[tuple[str, str]]:
+    """Return the place and the text of each docstring, message and comment of the package or of the tests."""
+    return [
+        (f"{path.relative_to(ROOT)}:{line}", text)
+        for path, tree in trees().items()
+        if path != Path(__file__)
+        for line, text in prose(path.read_text(encoding="utf-8"), tree)
+    ]
+
+
+def vague_names(tree: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each variable, parameter and attribute with a name that means nothing."""
-    for node in ast.walk(ast.parse(source)):
+    for node in tree:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             name = node.id
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -85,38 +87,25 @@ def phrases(text: str) -> list[str]:
     return [advice for advice, pattern in COMPILED.items() for _ in pattern.findall(text)]
 
 
-@pytest.mark.parametrize(("folders", "most"), [(PACKAGE, 5.0), (("tests",), 3.0)], ids=["package", "tests"])
-def test_prose_is_in_the_words_of_the_field(folders: tuple[str, ...], most: float) -> None:
-    words, hits = 0, []
-    for path in modules(*folders):
-        if path == Path(__file__):
-            continue
-        for line, text in prose(path.read_text(encoding="utf-8")):
-            words += len(text.split())
-            hits += [f"{path.relative_to(ROOT)}:{line}: {advice}" for advice in phrases(text)]
-    rate = 1000 * len(hits) / words
+@pytest.mark.parametrize(("trees", "most"), [(nodes_of_package, 5.0), (nodes_of_tests, 3.0)], ids=["package", "tests"])
+def test_prose_is_in_the_words_of_the_field(trees: Callable[[], Nodes], most: float) -> None:
+    texts = all_prose(trees)
+    hits = [f"{place}: {advice}" for place, text in texts for advice in phrases(text)]
+    rate = 1000 * len(hits) / sum(len(text.split()) for _, text in texts)
     assert rate <= most, f"{rate:.1f} phrases in 1,000 words:\n" + "\n".join(hits[:40])
 
 
-@pytest.mark.parametrize(("folders", "most"), [(PACKAGE, 60), (("tests",), 40)], ids=["package", "tests"])
-def test_names_state_what_a_value_is(folders: tuple[str, ...], most: int) -> None:
+@pytest.mark.parametrize(("trees", "most"), [(nodes_of_package, 60), (nodes_of_tests, 40)], ids=["package", "tests"])
+def test_names_state_what_a_value_is(trees: Callable[[], Nodes], most: int) -> None:
     names = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in modules(*folders)
-        for line, name in vague_names(path.read_text(encoding="utf-8"))
+        f"{path.relative_to(ROOT)}:{line}: {name}" for path, tree in trees().items() for line, name in vague_names(tree)
     ]
     assert len(names) <= most, "\n".join(names[:40])
 
 
 def test_no_message_says_that_something_was_expected_and_came() -> None:
     pattern = re.compile(r"\b(was|were) expected\b.*\b(came|come)\b")
-    places = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in modules(*PACKAGE)
-        for line, text in prose(path.read_text(encoding="utf-8"))
-        if pattern.search(text)
-    ]
-    assert not places
+    assert not [place for place, text in all_prose(nodes_of_package) if pattern.search(text)]
 
 
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not in a checkout")
@@ -136,7 +125,24 @@ def f(own, rows):
     found = [each for each in own]  # what came
     return found
 '''
-    assert [name for _, name in sorted(vague_names(source))] == ["own", "each", "found"]
-    assert sorted(advice for _, text in prose(source) for advice in phrases(text)) == sorted(
+    assert [name for _, name in sorted(vague_names(nodes(source)))] == ["own", "each", "found"]
+    assert sorted(advice for _, text in prose(source, nodes(source)) for advice in phrases(text)) == sorted(
         ["again", "arrive, result", "disclose, report, send", "name the party"]
     )
+
+
+def test_comments_are_those_of_the_tokenizer() -> None:
+    source = (
+        Path(__file__).read_text(encoding="utf-8")
+        + '''
+a = "# none" + '#' + "\\"#"  # one "x
+b = """
+# none \\""" # none
+"""  # don't
+c = rf'\\'  # three
+'''
+    )
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    expected = [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    assert list(comments(source)) == expected
+    assert len(expected) >= 4

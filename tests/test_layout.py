@@ -6,15 +6,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import securevfl as vfl
-
-ROOT = Path(__file__).parents[1]
+from tests.parsed import PACKAGE, ROOT, nodes, nodes_of_package, nodes_of_tests
 
 
 def test_public_names_exist_and_are_sorted() -> None:
@@ -44,7 +42,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     tuple(TopologicalSorter(imports).static_order())  # CycleError names a circle
 
 
-PACKAGE = Path(vfl.__file__).parent
 FAMILY_FOLDERS = {
     "fdml",
     "phases",
@@ -73,8 +70,9 @@ def several(named: Iterable[tuple[str, Path]]) -> dict[str, set[Path]]:
     return {name: paths for name, paths in by_name.items() if len(paths) > 1}
 
 
-def classes(path: Path) -> list[str]:
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+def classes(tree: list[ast.AST]) -> list[str]:
+    """Return the public classes that a module defines."""
+    body = ast.iter_child_nodes(tree[0])
     return [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
 
 
@@ -90,10 +88,10 @@ MORE = {  # the only functions that may have more arguments, and how many
 }
 
 
-def arguments(path: Path) -> list[tuple[str, int]]:
-    """Return the functions of a file: name, and arguments without self."""
+def arguments(tree: list[ast.AST]) -> list[tuple[str, int]]:
+    """Return the functions of a module: name, and arguments without self."""
     counts = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in tree:
         if isinstance(node, ast.FunctionDef):
             names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             counts.append((node.name, len([name for name in names if name not in ("self", "cls")])))
@@ -103,15 +101,15 @@ def arguments(path: Path) -> list[tuple[str, int]]:
 def test_functions_take_few_arguments() -> None:
     wide = [
         f"{path.stem}.{name}"
-        for path in files_below(PACKAGE)
-        for name, count in arguments(path)
+        for path, tree in nodes_of_package().items()
+        for name, count in arguments(tree)
         if count > MORE.get(f"{path.stem}.{name}", MOST) and path.parent.name != "cli"
     ]
     assert wide == []
 
 
 def test_a_name_of_a_class_is_one_thing() -> None:
-    repeated = several((name, path) for path in files_below(PACKAGE) for name in classes(path))
+    repeated = several((name, path) for path, tree in nodes_of_package().items() for name in classes(tree))
     assert not repeated
 
 
@@ -125,17 +123,18 @@ def test_two_things_of_one_name_are_found(tmp_path: Path) -> None:
         (tmp_path / room).mkdir()
         (tmp_path / room / "rows.py").write_text("class Rows: ...\nclass _Own: ...\n")
     assert set(several((path.stem, path) for path in files_below(tmp_path))) == {"rows"}
-    assert set(several((name, path) for path in files_below(tmp_path) for name in classes(path))) == {"Rows"}
+    assert set(
+        several((name, path) for path in files_below(tmp_path) for name in classes(nodes(path.read_text())))
+    ) == {"Rows"}
 
 
 LOADERS = {"import_module", "__import__", "exec_module", "entry_points", "exec", "eval", "run_path", "run_module"}
 
 
-def loads_by_name(source: str) -> bool:
+def loads_by_name(tree: list[ast.AST]) -> bool:
     """Return whether a module loads code other than by an import statement."""
-    nodes = list(ast.walk(ast.parse(source)))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return bool(LOADERS & (names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}))
+    names = {node.id for node in tree if isinstance(node, ast.Name)}
+    return bool(LOADERS & (names | {node.attr for node in tree if isinstance(node, ast.Attribute)}))
 
 
 @pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="no checkout")
@@ -143,9 +142,7 @@ def test_the_architecture_page_names_all_loading_by_name() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("## Modules that are loaded by name")[2].partition("\n## ")[0]
     loading = {
-        f"securevfl/{path.relative_to(PACKAGE)}"
-        for path in [PACKAGE / "__init__.py", *PACKAGE.glob("*/__init__.py"), *files_below(PACKAGE)]
-        if loads_by_name(path.read_text(encoding="utf-8"))
+        f"securevfl/{path.relative_to(PACKAGE)}" for path, tree in nodes_of_package().items() if loads_by_name(tree)
     }
     assert loading == set(re.findall(r"`(securevfl/[\w/]+\.py)`", table))
 
@@ -161,8 +158,8 @@ def test_the_architecture_page_names_all_loading_by_name() -> None:
     ],
 )
 def test_code_that_is_loaded_by_name_is_found(source: str) -> None:
-    assert loads_by_name(source)
-    assert not loads_by_name("from securevfl.families import FAMILIES")
+    assert loads_by_name(nodes(source))
+    assert not loads_by_name(nodes("from securevfl.families import FAMILIES"))
 
 
 # Tests that name what is private, replace parts of the package or repeat its wording hold its structure in place. Their
@@ -187,16 +184,16 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("_")
 
 
-def wording_assertions(tree: ast.AST) -> Iterator[Finding]:
+def wording_assertions(tree: Iterable[ast.AST]) -> Iterator[Finding]:
     """Yield the `match` arguments of calls, which compare the wording of an error or a warning."""
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.keyword) and node.arg == "match":
             yield node.value.lineno, f"match={ast.unparse(node.value)}"
 
 
-def private_accesses(tree: ast.AST) -> Iterator[Finding]:
+def private_accesses(tree: Iterable[ast.AST]) -> Iterator[Finding]:
     """Yield the private names that are imported, and the private attributes of other objects than `self`."""
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, alias.name) for alias in node.names if is_private(alias.name))
         elif isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in NAMEDTUPLE_METHODS:
@@ -205,10 +202,10 @@ def private_accesses(tree: ast.AST) -> Iterator[Finding]:
                 yield node.lineno, f"{owner}.{node.attr}"
 
 
-def patches(tree: ast.AST) -> Iterator[Finding]:
+def patches(tree: Iterable[ast.AST]) -> Iterator[Finding]:
     """Yield the calls of pytest's `monkeypatch` and of `mock.patch` that replace something; variables of the process,
     which are an interface to users, do not count."""
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             called = ast.unparse(node.func)
             owner, _, method = called.rpartition(".")
@@ -216,24 +213,17 @@ def patches(tree: ast.AST) -> Iterator[Finding]:
                 yield node.lineno, called
 
 
-def builders(tree: ast.AST) -> Iterator[Finding]:
+def builders(tree: Iterable[ast.AST]) -> Iterator[Finding]:
     """Yield the functions that are called like a job, a party or a table, whatever underscores surround the name."""
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.FunctionDef) and node.name.strip("_") in BUILDER_NAMES:
             yield node.lineno, node.name
 
 
-def long_test_names(tree: ast.AST) -> Iterator[Finding]:
-    for node in ast.walk(tree):
+def long_test_names(tree: Iterable[ast.AST]) -> Iterator[Finding]:
+    for node in tree:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and len(node.name) > LONG_TEST_NAME:
             yield node.lineno, node.name
-
-
-@cache
-def parsed_tests() -> dict[Path, ast.AST]:
-    """Return the syntax trees of all files of tests."""
-    files = sorted((ROOT / "tests").rglob("*.py"))
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 
 @pytest.mark.parametrize(
@@ -247,31 +237,31 @@ def parsed_tests() -> dict[Path, ast.AST]:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_tests_pin_little_of_the_structure(count: Callable[[ast.AST], Iterator[Finding]], limit: int) -> None:
+def test_tests_pin_little_of_the_structure(count: Callable[[Iterable[ast.AST]], Iterator[Finding]], limit: int) -> None:
     findings = [
         f"{path.relative_to(ROOT)}:{line}: {what}"
-        for path, tree in parsed_tests().items()
+        for path, tree in nodes_of_tests().items()
         if path != ROOT / "tests" / "builders.py"
         for line, what in count(tree)
     ]
     assert len(findings) <= limit, f"{len(findings)} of at most {limit}:\n" + "\n".join(findings)
 
 
-def constants(path: Path) -> list[str]:
+def constants(tree: list[ast.AST]) -> list[str]:
     """Return the public constants that a module defines."""
     targets: list[ast.expr] = []
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in ast.iter_child_nodes(tree[0]):
         targets += node.targets if isinstance(node, ast.Assign) else []
         targets += [node.target] if isinstance(node, ast.AnnAssign) and node.value is not None else []
     return [node.id for node in targets if isinstance(node, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]+", node.id)]
 
 
 def test_a_name_of_a_constant_has_one_meaning() -> None:
-    assert not several((name, path) for path in files_below(PACKAGE) for name in constants(path))
+    assert not several((name, path) for path, tree in nodes_of_package().items() for name in constants(tree))
 
 
 def test_the_counts_find_what_they_look_for() -> None:
-    tree = ast.parse(
+    tree = nodes(
         """
 from securevfl.x import _hidden
 def test_a(monkeypatch, key):

@@ -383,23 +383,23 @@ def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], No
 PARTS = {
     "credit": Part(
         Plan("paper", targets=(0.94, 0.97, 0.985), splits=1, sealed=False),
-        Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2),
+        Plan("paper", 60, 2, (1, 3), (3,), (2.0,), (0.9, 0.95), 6, 1, False, starts=2),
         run,
     ),
     "small": Part(
         SmallPlan(Plan("paper", targets=(0.94, 0.97, 0.985), most=80, splits=2)),
-        SmallPlan(Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, starts=2), 2.0),
+        SmallPlan(Plan("paper", 60, 2, (1, 3), (3,), (2.0,), (0.9, 0.95), 6, 1, starts=2), 2.0),
         small,
     ),
     "fate": Part(
         Plan("fate", splits=1, sealed=False),
-        Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2),
+        Plan("fate", 60, 2, (1, 3), (3,), (2.0,), (0.9, 0.95), 6, 1, False, starts=2),
         run,
     ),
     "many": Part(ManyPlan(), ManyPlan(60, 2, (1, 3), 3, (1.0,), starts=1), many),
     "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), 200, first=2, rounds=4, splits=1), overlap),
     "table2": Part(ftl_table2.FULL, ftl_table2.QUICK, ftl_table2.run),
     "costs": Part(ftl_table2.UNDER_CKKS, ftl_table2.QUICK, ftl_table2.costs),
-    "paillier": Part(ftl_table2.UNDER_PAILLIER, ftl_table2.QUICK, ftl_table2.costs),
+    "paillier": Part(ftl_table2.UNDER_PAILLIER, ftl_table2.OPEN_QUICK, ftl_table2.costs),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
 }

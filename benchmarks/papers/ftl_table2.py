@@ -58,6 +58,7 @@ QUICK = Table2Plan(
     step=0.5,
     timed=(("open", 1), ("ckks", 1)),
 )
+OPEN_QUICK = replace(QUICK, timed=(("open", 1),))
 
 
 def run(data: Path | None, plan: Table2Plan, runs: Runs) -> Rows:

@@ -142,6 +142,7 @@ class Schedule:
         self.batches = 1 if isinstance(size, str) else max(1, -(-n // size))
         self.subset_sizes = subset_sizes(n) if size == "growing" else (n,) * (self.batches == 1)
         self.smallest_batch = self.subset_sizes[0] if self.subset_sizes else n // self.batches
+        self._latest_epoch: tuple[int, list[Iteration]] | None = None
 
     def __len__(self) -> int:
         """Return the number of iterations of all epochs."""
@@ -232,6 +233,20 @@ class Schedule:
     def iterations(self) -> Iterator[Iteration]:
         """Return an iterator over all iterations of the training."""
         return chain.from_iterable(map(self._iterations_of, range(self.epochs)))
+
+    def iteration(self, number: int) -> Iteration | None:
+        """Return the iteration with this number, from 0; None after the last one.
+
+        The iterations of the latest epoch that was read are stored, so that readers of consecutive iterations do not
+        divide the rows again for each.
+        """
+        epoch, position = divmod(number, self.batches)
+        if epoch >= self.epochs:
+            return None
+        latest = self._latest_epoch
+        if latest is None or latest[0] != epoch:
+            self._latest_epoch = latest = epoch, self._iterations_of(epoch)
+        return latest[1][position]
 
     def _iterations_of(self, epoch: int) -> list[Iteration]:
         batches = self.partition(epoch)

@@ -162,14 +162,16 @@ class BatchParticipant(Participant):
 
     def batch_of_round(self, number: int) -> Batch:
         """Return this party's rows of the batch of round `number`; the first round has the number 0."""
-        return self.batch(next(islice(self._data.schedule.iterations(), number, None)))
+        iteration = self._data.schedule.iteration(number)
+        assert iteration is not None, "only finished rounds are restored"
+        return self.batch(iteration)
 
     def upcoming_batch(self, k: int) -> Batch | None:
         """Return this party's rows of the batch that is used `k` rounds after the current one.
 
         None after the last round.
         """
-        iteration = next(islice(self._data.schedule.iterations(), self._current.number - 1 + k, None), None)
+        iteration = self._data.schedule.iteration(self._current.number - 1 + k)
         return None if iteration is None else self.batch(iteration)
 
     def batch(self, iteration: Iteration) -> Batch:

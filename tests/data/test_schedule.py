@@ -112,6 +112,27 @@ def grown(rows: int | Register, *, epochs: int = 30, most: int = 200, split: int
         )
 
 
+@pytest.mark.parametrize("batch_size", [70, "all", "growing"])
+@pytest.mark.parametrize("reshuffle", [False, True])
+def test_an_iteration_by_its_number_is_that_of_the_iterator(batch_size: Any, reshuffle: bool) -> None:
+    plan = Schedule(
+        of(IDS), batch_size=batch_size, epochs=7, seed=0, test_fraction=0.25,
+        reshuffle=reshuffle and batch_size == 70,
+    )  # fmt: skip
+    iterations = list(plan.iterations())
+    ahead = [(number, plan.iteration(number), plan.iteration(number + 2)) for number in range(len(plan))]
+    for number, iteration, later in ahead:
+        for result, expected in ((iteration, iterations[number]), (later, (iterations + [None] * 2)[number + 2])):
+            assert (result is None) == (expected is None)
+            if result is not None and expected is not None:
+                assert (result.index, result.epoch) == (expected.index, expected.epoch)
+                np.testing.assert_array_equal(result.rows, expected.rows)
+    changed = plan.with_training_rows(plan.train[: len(plan.train) // 2])
+    first = changed.iteration(0)
+    assert first is not None
+    np.testing.assert_array_equal(first.rows, next(changed.iterations()).rows)
+
+
 @pytest.mark.parametrize("epochs", [0, 1, 4, 5, 10, 30])
 def test_subsets_are_nested_and_the_largest_one_is_used_last(epochs: int) -> None:
     plan = grown(of(IDS), epochs=epochs)

@@ -101,7 +101,7 @@ def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS_OF_SHARES)
-def test_no_repeated_job_on_shares_opens_a_number_that_was_not_debited(name: str, tmp_path: Path) -> None:
+def test_repeated_jobs_on_shares_debit_what_they_open(name: str, tmp_path: Path) -> None:
     """`test_no_family_opens_a_number_that_was_not_debited` repeats one job on shares."""
     check_debits(name, tmp_path, [(0, None), (1, None)])
 

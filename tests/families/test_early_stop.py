@@ -69,9 +69,17 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("gain", [STOPS_AT_ONCE, NEVER_STOPS])
-def test_all_parties_stop_alike_and_open_what_the_sheet_states(kind: str, gain: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gain", "kind"),
+    [
+        *((STOPS_AT_ONCE, kind) for kind in KINDS),
+        *(
+            pytest.param(NEVER_STOPS, kind, marks=[pytest.mark.slow] * (kind not in ("two parties", "several chunks")))
+            for kind in KINDS
+        ),
+    ],
+)
+def test_all_parties_stop_alike_and_open_what_the_sheet_states(gain: float, kind: str, tmp_path: Path) -> None:
     """The iterations after which the model is evaluated are 8 and 12, and 20 if the training does not stop."""
     count, keys = KINDS[kind]
     parties = random_parties(count, 400, labels=3 if "classes" in kind else 2, ids=True)

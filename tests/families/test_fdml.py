@@ -86,9 +86,9 @@ def test_steps_go_by_the_rule_named(rule: Any) -> None:
     ],
 )
 def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol, stored: str) -> None:
-    """With shrinking steps, any slow worker changes scores by at most 0.03 of their standard deviation."""
+    """With shrinking steps, any slow worker changes scores by at most 0.03 of their deviation; 0.01 is usual."""
     tables = [*cancer_parties(3), SERVER_PARTY]
-    options = {"epochs": 60, "decay": "sqrt_t", "lr": 0.5, "batch_size": 32, "model": vfl.Logistic(l2=1e-2)}
+    options = {"epochs": 30, "decay": "sqrt_t", "lr": 0.5, "batch_size": 32, "model": vfl.Logistic(l2=1e-2)}
     new = {party.name: party.X for party in cancer_parties(3)}
     expected = vfl.simulate(fdml_job(protocol, stored, tau=0, **options), tables).decision(new)
     for slowed in SECONDS_OF_SLOW_PARTIES:

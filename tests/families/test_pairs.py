@@ -86,9 +86,16 @@ def test_a_third_party_takes_no_part_in_pairs() -> None:
     assert run.metrics["auc"] > 0.7
 
 
-@pytest.mark.parametrize("cut", [1, 4, 10])
-@pytest.mark.parametrize("chunk", [None, 3])
-def test_an_interrupted_training_resumes(cut: int, chunk: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("chunk", "cut"),
+    [
+        (None, 4),
+        (3, 1),
+        (3, 10),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((None, 1), (None, 10), (3, 4))),
+    ],
+)
+def test_an_interrupted_training_resumes(chunk: int | None, cut: int, tmp_path: Path) -> None:
     parties, _ = exclusive_or()
     shares = {"shares": {} if chunk is None else {"chunk": chunk}}
     job = make_job({}, model=vfl.Logistic(pairs=6), **(SHORT | {"protocol": shares, "evaluate_every": 5}))
@@ -115,8 +122,15 @@ def correlated(rows: int, noise: float) -> list[vfl.Party]:
     return parties_of([X, X + noise * rng.normal(size=X.shape)], y)
 
 
-@pytest.mark.parametrize(("rows", "noise", "rollback"), [(800, 1.0, [20, 10]), (4000, 0.01, [10, 0])])
-@pytest.mark.parametrize("first", [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("rows", "noise", "rollback", "first"),
+    [
+        (800, 1.0, [20, 10], 2.0),
+        (4000, 0.01, [10, 0], 1.0),
+        pytest.param(800, 1.0, [20, 10], 1.0, marks=pytest.mark.slow),
+        pytest.param(4000, 0.01, [10, 0], 2.0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_training_on_correlated_columns_rolls_back_and_learns(
     rows: int, noise: float, rollback: list[int], first: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +147,7 @@ def test_a_training_on_correlated_columns_rolls_back_and_learns(
     assert run.metrics["auc"] > alone.metrics["auc"] - 0.01
 
 
-@pytest.mark.parametrize(("rows", "noise"), [(800, 1.0), (4000, 0.01), (8000, 0.0)])
+@pytest.mark.parametrize(("rows", "noise"), [(800, 1.0), (4000, 0.01), pytest.param(8000, 0.0, marks=pytest.mark.slow)])
 def test_the_loss_falls_on_small_tables_of_correlated_columns(rows: int, noise: float) -> None:
     """With few rows for each product, the steps of pairs are so short that a job without evaluations learns as well."""
     parties = correlated(rows, noise)

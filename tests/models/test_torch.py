@@ -81,6 +81,26 @@ def test_a_layer_used_twice_is_not_taken_for_two() -> None:
     np.testing.assert_allclose(model.jacobian(X).vjp(g), model.vjp(X, g), atol=1e-12)
 
 
+def test_a_tensor_with_two_names_has_the_same_weights_under_both() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(D, D), nn.Linear(D, D), nn.Linear(D, C)
+            self.second.weight = self.first.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.second(torch.tanh(self.first(x))))
+
+    model, (X, g) = part(Shared), drawn()
+    weights = torch.tensor(np.random.default_rng(1).normal(size=model.theta.shape))
+    model.theta = weights.numpy()
+    first, bias, other_bias, last, last_bias = torch.split(weights, [D * D, D, D, D * C, C])
+    hidden = torch.tanh(torch.tensor(X) @ first.reshape(D, D).T + bias) @ first.reshape(D, D).T + other_bias
+    expected = hidden @ last.reshape(C, D).T + last_bias
+    np.testing.assert_allclose(model.forward(X), expected.numpy(), atol=1e-12)
+    np.testing.assert_allclose(model.jacobian(X).vjp(g), model.vjp(X, g), atol=1e-12)
+
+
 def model_size(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 

@@ -26,6 +26,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.transport.peers import Peers
 from tests.builders import raises_code
+from tests.parsed import nodes_of_package
 from tests.transport.test_aborts import ERROR_KINDS, made
 
 
@@ -230,8 +231,8 @@ def test_a_peer_that_is_admitted_and_leaves_used_an_attempt(tmp_path: Path) -> N
 def test_every_session_states_its_ledger() -> None:
     """Only the measurement of links, which uses no table, has no ledger."""
     without = []
-    for path in Path(vfl.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in nodes_of_package().items():
+        for node in tree:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "run_session":
                 (local,) = [keyword.value for keyword in node.keywords if keyword.arg == "ledger"]
                 if isinstance(local, ast.Constant):

@@ -187,7 +187,11 @@ def forecast_of(name: str, grid: Any, folder: Path, limit: Limit | None) -> tupl
     return sorted(" ".join(sorted(text.split())) for text in forecast.refusals), words
 
 
-@pytest.mark.parametrize("limit", [None, Limit(0.001, share=True), Limit(0.02, share=True)], ids=str)
+@pytest.mark.parametrize(
+    "limit",
+    [pytest.param(None, marks=pytest.mark.slow), Limit(0.001, share=True), Limit(0.02, share=True)],
+    ids=str,
+)
 @pytest.mark.parametrize("name", PERMUTED)
 def test_the_order_of_the_grid_changes_nothing(name: str, limit: Limit | None, tmp_path: Path) -> None:
     grid = PERMUTED[name][1]

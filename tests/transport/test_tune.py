@@ -51,7 +51,7 @@ from tests.training.test_comparison import tables
 from tests.transport.processes import at_each
 
 TUNED_JOB = vfl.Job(model=vfl.Logistic(), epochs=6, evaluate_every=0, test_fraction=0.25, seed=2)
-GRID = {"l2": (0.01, 0.1, 1.0)}
+GRID = {"l2": (0.01, 0.1, 1.0), "epochs": (4,)}  # without epochs, a grid of l2 trains for 100 iterations
 ROWS = 1600  # 400 held-out rows permit four measurements: three alternatives, and the chosen one
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
 
@@ -161,7 +161,7 @@ def test_explain_counts_earlier_measurements_of_the_rows(tmp_path: Path) -> None
 
 
 def test_a_peer_with_more_alternatives_is_refused(search: Search) -> None:
-    results = search.run({"bank": {"l2": (0.01, 0.1, 1.0, 10.0)}})
+    results = search.run({"bank": GRID | {"l2": (0.01, 0.1, 1.0, 10.0)}})
     assert all(isinstance(error, ConfigError) for error in results.values()), results
     assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
     assert search.sheets == {"bank": [], "shop": []}
@@ -253,7 +253,7 @@ def test_measurements_are_counted_with_the_record_of_the_search(search: Search) 
 def test_choices_of_searches_add_up_to_the_limit_of_labels(meet: Any, tmp_path: Path) -> None:
     """The same search with other columns of the peer discloses another choice, and the bank's limit counts it."""
     job = TUNED_JOB.model_copy(update={"accepts": ("small_metrics",), "epochs": 4})
-    grid, (bank, shop) = {"l2": (0.01, 0.1, 1.0)}, tables(800)
+    bank, shop = tables(800)
     search, ledger = (
         Search(meet(2, None, job), tmp_path, [bank, shop], job),
         DisclosureLedger(tmp_path / "bank.ledger", "bank"),
@@ -262,15 +262,15 @@ def test_choices_of_searches_add_up_to_the_limit_of_labels(meet: Any, tmp_path: 
     for number in (1, 2, 3):
         X = np.random.default_rng(number).normal(size=shop.X.shape)
         search.parties = [bank, vfl.Party("shop", X, ids=shop.ids)]
-        forecast = explain_search(job, grid, search.parties, ledgers={"bank": ledger})
-        results = search.run({"bank": grid, "shop": grid})
+        forecast = explain_search(job, GRID, search.parties, ledgers={"bank": ledger})
+        results = search.run()
         counted = [entry.disclosure for entry in ledger.counted_for(bank.register)]
         assert [(item.kind, item.learner, item.count) for item in counted] == [("labels", "shop", 2)] * min(2, number)
         for path in tmp_path.glob("*.model.json"):
             path.unlink()
         assert bool(forecast.refusals) == isinstance(results["bank"], LeakageError) == (number == 3), results
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
-        vfl.tune(job, grid, search.parties, ledgers={"bank": ledger})
+        vfl.tune(job, GRID, search.parties, ledgers={"bank": ledger})
 
 
 @pytest.mark.parametrize("name", ["bank", "shop"])
@@ -490,7 +490,7 @@ def test_files_of_a_running_search_are_not_read(file: str, search: Search, tmp_p
 def command(meeting: Any, party: str, *options: str) -> Any:
     """Start the command of one party."""
     arguments = ["compare", f"{party}/job.toml", "--party", party, "--data", f"{party}.csv"]
-    arguments += ["--ledger", f"{party}.ledger", "--grid", "l2=0.001,0.01,0.1,1,10", *options]
+    arguments += ["--ledger", f"{party}.ledger", "--grid", "l2=0.001,0.01,0.1,1,10", "--grid", "epochs=4", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     program = [sys.executable, "-c", "from securevfl.cli.main import main; main()"]
     return Forked([*program, *arguments], cwd=meeting.folder, env=os.environ | {"COLUMNS": "100"}, text=True, **pipes)

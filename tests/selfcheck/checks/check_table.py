@@ -124,8 +124,10 @@ def small_parties(count: int = 4) -> list[Party]:
 
 def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
     """Check a whole job over two sessions, handshake and evaluation included, with labels at `labelled` parties."""
-    family = small_job(**keys).family
-    lead, *others = small_parties() if family.max_parties is None else small_parties(family.max_parties)
+    job = small_job(**keys)
+    count = 3 if job.protocol.shares is not None else 4  # on shares, all pairs of parties send the same messages
+    family = job.family
+    lead, *others = small_parties(min(count, family.max_parties or count))
     table = [
         lead,
         *(Party(other.name, other.X, lead.y, aligned=True) for other in others[: labelled - 1]),
