@@ -3,6 +3,7 @@
     python -m benchmarks.default_job --data ../shared/data
     python -m benchmarks.default_job --rows 200000 --columns 30
     python -m benchmarks.default_job --rows 1000
+    python -m benchmarks.default_job --rows 1000 --round-trips
 
 Each party is a process, and the two use mutual TLS through a relay (benchmarks/delay.py) that delays bytes and limits
 their rate; it also delays the opening of a TCP connection. With --data the table is default_credit, with the columns of
@@ -21,6 +22,9 @@ computing times and the times that messages would take on the link. Columns of t
     peak_mb     the largest resident memory of a party
     auc, lost   the AUC of the held-out rows, with the weights to which both parties' shares add up; and by how much the
                 AUC of scikit-learn's logistic regression on the pooled columns is larger
+
+With --round-trips, the command prints the number of sequential round trips of each stage instead: the difference of two
+simulated trainings on links with long round trips, divided by the difference of these.
 """
 
 from __future__ import annotations
@@ -199,6 +203,25 @@ def stages(path: CriticalPath) -> dict[str, float]:
     return {f"{stage.name.lower()}_s": float(path[stage].sum()) for stage in Stage}
 
 
+def round_trips(job: vfl.Job, tables: Sequence[vfl.Party], mbps: float) -> dict[str, float]:
+    """Return the number of sequential round trips in each stage of a training, and in all of it.
+
+    Round trips are so long that computing times and transfers, which overlap with them, do not change the number.
+
+    Args:
+        job: the job.
+        tables: the parties.
+        mbps: the bandwidth of the link.
+
+    Returns:
+        The number of round trips by the name of the stage.
+    """
+    short, long = 1.0, 5.0  # seconds of a round trip
+    paths = [vfl.simulate(job, tables, network=vfl.Network(mbps, 1000 * rtt)).costs.path for rtt in (short, long)]
+    trips = (paths[1].sum(axis=1) - paths[0].sum(axis=1)) / (long - short)
+    return {stage.name.lower(): float(trips[stage]) for stage in Stage} | {"total": float(trips.sum())}
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -210,6 +233,7 @@ def main() -> None:
     parser.add_argument("--rtt-ms", type=float, default=20.0)
     parser.add_argument("--loopback", action="store_true", help="connect the parties without a relay")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--round-trips", action="store_true", help="count the sequential round trips of each stage")
     options = parser.parse_args()
     warnings.simplefilter("ignore", DataNotice)
     network = vfl.Network(options.mbps, options.rtt_ms)
@@ -220,6 +244,9 @@ def main() -> None:
     columns = " + ".join(str(party.X.shape[1]) for party in tables)
     line = "loopback" if task.loopback else f"{network.mbps:g} Mbit/s and {network.rtt_ms:g} ms"
     print(f"{train:,} training rows x ({columns}), {job.epochs or 'all'} iterations, {line}", flush=True)
+    if options.round_trips:
+        print(format_table([round_trips(job, tables, network.mbps)]))
+        return
     virtual = min(
         (vfl.simulate(job, tables, network=network) for _ in range(options.repeats)), key=lambda run: run.costs.total
     )

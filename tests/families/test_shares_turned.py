@@ -57,14 +57,14 @@ def test_an_oscillating_training_restarts_with_half_the_step(count: int, monkeyp
         alike(count),
         list[Event](),
         list[tuple[str, int, tuple[str, ...]]](),
-        Products.keys,
+        Products.send_keys,
     )
 
     def noted(self: Products, number: int, purposes: Sequence[str], *schemes: Any) -> Any:
         noted_keys.append((self.context.me + self.context.subchannel, number, tuple(purposes)))
         return keys(self, number, purposes, *schemes)
 
-    monkeypatch.setattr(Products, "keys", noted)
+    monkeypatch.setattr(Products, "send_keys", noted)
     run = vfl.simulate(oscillating_job(), parties, observe=events.append)
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert losses[0] > np.log(2) > losses[1] == run.metrics["loss"]
