@@ -329,7 +329,7 @@ def test_an_update_rule_that_says_too_little_is_named() -> None:
 def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
     register(monkeypatch, FAMILIES, module.Relayed)
-    monkeypatch.setattr(checks, "small_parties", lambda: cancer_parties(4, 180))
+    monkeypatch.setattr(checks, "small_parties", lambda count=4: cancer_parties(count, 180))
     clean(checks.method_checks(), "job relayed")
 
 

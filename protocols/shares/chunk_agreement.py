@@ -33,7 +33,7 @@ class ChunkName(Message, frozen=True):
     """
 
     name: bytes
-    on_disk: bool = False
+    on_disk: bool
 
 
 class ChunkAgreement(NamedTuple):
@@ -75,7 +75,7 @@ def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iter
 
 def wait_for_all(context: PartyContext) -> None:
     """Wait until every party has reached the end of the training."""
-    _exchange(context, ChunkName(b""))  # step 2
+    _exchange(context, ChunkName(b"", on_disk=False))  # step 2
 
 
 def _exchange(context: PartyContext, chunk: ChunkName) -> list[ChunkName]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from securevfl.protocols.shares.table_transfers import Transfers
+from securevfl.protocols.shares.table_transfers import Transfers, grouped
 
 _MIN_CHOICE_BITS = 6 << 14  # an extension has a cost of its own, so it has at least 2^14 rows with 64 entries each
 
@@ -32,7 +32,7 @@ class _Stream:
     def __init__(self, transfers: Transfers, rows: Sequence[Sequence[int]]) -> None:
         self._transfers, self._rows = transfers, rows
         self._next = 0  # the first iteration whose transfers have not been begun
-        self._pending: list[tuple[range, Callable[[], list[Stored]]]] = []
+        self._pending: list[tuple[list[tuple[int, int]], Callable[[], list[Stored]]]] = []
         self._stored: dict[tuple[int, int], Stored] = {}
 
     def begin(self, iteration: int) -> None:
@@ -42,14 +42,16 @@ class _Stream:
             while self._next < len(self._rows) and bits < _MIN_CHOICE_BITS:
                 bits += sum(self._rows[self._next]) * self._transfers.bits
                 self._next += 1
-            group = range(first, self._next)
-            rows = [count for number in group for count in self._rows[number]]
-            self._pending += [(group, self._transfers.begin(rows))]
+            blocks = [
+                (number, block) for number in range(first, self._next) for block in range(len(self._rows[number]))
+            ]
+            for group in grouped([self._rows[number][block] for number, block in blocks], self._transfers.bits):
+                self._pending.append((blocks[: len(group)], self._transfers.begin(group)))
+                blocks = blocks[len(group) :]
 
     def finish(self) -> None:
         """Compute the transfers whose messages were exchanged."""
-        for group, compute in self._pending:
-            blocks = [(number, block) for number in group for block in range(len(self._rows[number]))]
+        for blocks, compute in self._pending:
             self._stored.update(zip(blocks, compute(), strict=True))
         self._pending.clear()
 

@@ -140,9 +140,10 @@ class OfflinePhase:
     chunk is a number of epochs whose random products are computed together and stored. A batch that occurs in `count`
     iterations of the chunk needs just one product with a matrix of `count * c` columns.
 
-    Products, transfers and stored records cover blocks of rows of a public size (shares_params.py), so memory does not
-    grow with the batch. Sums over blocks are exact modulo 2^L: the division into blocks changes the weights only by
-    rounding in the last bit of products.
+    Products, transfers and stored records cover blocks of rows of a public size (shares_params.py), so that their
+    memory does not grow with the batch; transfers that are generated during the training are kept for one iteration or
+    more. Sums over blocks are exact modulo 2^L: the division into blocks changes the weights only by rounding in the
+    last bit of products.
 
     A group of blocks of a chunk takes two round trips. Every received value is a ciphertext under another party's key,
     or uniform, so all parties learn sizes only: n, d, c, the number of iterations and L.
@@ -373,6 +374,7 @@ class OfflinePhase:
         for number in self.store.chunk_numbers:
             if number >= first:
                 self.store.drop(number)
+                self._delayed.pop(number, None)
 
     def skip_chunk(self, number: int) -> None:
         """Compute this party's state after a stored chunk without using it, so that the next chunk can be generated."""
@@ -395,7 +397,9 @@ class OfflinePhase:
 
     def state_digest(self) -> bytes:
         """Return a digest of this party's state before the next chunk; only from this state can the chunk be used."""
-        digest = hashlib.sha256(self._iteration.to_bytes(8, "little"))
+        # another version of this program may divide rows or encode numbers in another way for the same job
+        params = repr((self._params.block, self._params.encoding, self._params.pairs))
+        digest = hashlib.sha256(params.encode() + self._iteration.to_bytes(8, "little"))
         for name in sorted(self._r):
             digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
         if self.pairs is not None:  # material for other shares of the products would yield wrong gradients

@@ -1,8 +1,8 @@
 """Parameters that all parties of a training on secret shares agree on, and the division of batches into row blocks.
 
 The party with labels and its partner are the share holders. A batch is the set of rows that one iteration uses. It is
-processed in blocks of rows, so that memory does not grow with the batch. A chunk is a number of epochs whose random
-products are computed together in advance.
+processed in blocks of rows, so that the memory for products does not grow with the batch. A chunk is a number of epochs
+whose random products are computed together in advance.
 """
 
 from __future__ import annotations

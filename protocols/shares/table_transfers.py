@@ -213,7 +213,7 @@ class Transfers(ABC):
         Yields:
             For each iteration, the values that this party stores: the input of `pads` or `chosen`.
         """
-        for group in _grouped(rows, self.bits):
+        for group in grouped(rows, self.bits):
             yield from self.begin(group)()
 
     @abstractmethod
@@ -294,7 +294,7 @@ def chosen(stored: tuple[bytes, ...], ring: ShareRing) -> tuple[NDArray[np.uint8
     return np.frombuffer(choices, np.uint8), ring.reduce(words)
 
 
-def _grouped(rows: Sequence[int], bits: int) -> Iterator[list[int]]:
+def grouped(rows: Sequence[int], bits: int) -> Iterator[list[int]]:
     """Divide iterations, given by their numbers of rows, into groups whose transfers are generated at once."""
     group: list[int] = []
     for count in rows:

@@ -21,7 +21,7 @@ from securevfl.base.conversion import conversion_lock
 from securevfl.errors import FrameError, ProtocolError
 from securevfl.untrusted import MAX_NAME, UntrustedInputError, check_text
 
-FRAME_FORMAT = 2
+FRAME_FORMAT = 3
 SESSION_BYTES = 16
 
 

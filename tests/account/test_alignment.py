@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -211,11 +212,9 @@ def test_the_attack_succeeds_without_the_list_in_the_account(
     def append(journal: FolderJournal, stream: str, data: bytes) -> None:
         journal_files.write_checked(journal._file(stream, count(journal, stream)), data)
 
-    monkeypatch.setattr(FolderJournal, "count", count)
-    monkeypatch.setattr(FolderJournal, "chunk", chunk)
-    monkeypatch.setattr(FolderJournal, "append", append)
     attacker = Dictionary(tmp_path / "journals", transfers=transfers)
-    attacker.play(monkeypatch)
+    with mock.patch.multiple(FolderJournal, count=count, chunk=chunk, append=append):
+        attacker.play(monkeypatch)
     assert len(attacker.tested) == 600
     assert attacker.present == set(range(0, 600, 2))
     assert counted(tmp_path / "journals", "shop")["bank"] < 600

@@ -13,10 +13,12 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.errors import ConfigError
+from securevfl.families.shares import shares_facts
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_plan import can_roll_back, make_plan, pair_params
 from securevfl.models import pair_components
 from securevfl.protocols.shares.iteration import MaskedGradient
+from securevfl.protocols.shares.pair_weights import PairParams
 from securevfl.protocols.shares.update_rules import FixedCoefficients
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
@@ -179,6 +181,33 @@ def test_a_stored_model_keeps_its_numbers() -> None:
     bits, scale = trained.bits + 4, trained.scale / 3
     restored = SharesFacts.restore(job, sizes | {"pair_numbers": [bits, scale]}, 2).pair_params  # type: ignore[arg-type]
     assert restored == replace(trained, bits=bits, scale=scale, shift=trained.shift - 4)
+
+
+def test_a_resumed_training_keeps_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first iterations are those of a version that chooses another ring and other factors."""
+    parties, _ = exclusive_or(900)
+    job = make_job({}, model=vfl.Logistic(pairs=4), **SHORT)
+
+    def on_round(done: int, of: int) -> None:
+        if done == 4:
+            raise Cut
+
+    def checkpoints() -> dict[str, Checkpoints]:
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
+
+    def of_another_version(*facts: Any) -> PairParams:
+        params = pair_params(*facts)
+        return replace(params, bits=params.bits + 8, shift=params.shift - 8, scale=256 * params.scale)
+
+    with pytest.raises(Cut):
+        vfl.simulate(job, parties, checkpoints=checkpoints(), on_round=on_round)
+    with monkeypatch.context() as patch:
+        patch.setattr(shares_facts, "pair_params", of_another_version)
+        run = vfl.simulate(job, parties, checkpoints=checkpoints())
+        resumed = SharesFacts.restore(job, run.active.state["sizes"], 2).pair_params  # type: ignore[arg-type]
+    assert resumed is not None
+    assert resumed.bits == 40
+    assert run.metrics["auc"] > 0.68
 
 
 def test_pairs_keep_their_weights_after_the_second_rollback() -> None:

@@ -13,7 +13,9 @@ import pytest
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.protocols.shares.chunk_agreement import ChunkName, agree_on_chunk
 from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.offline_phase import OfflinePhase, _Record
+from securevfl.protocols.shares.pair_weights import PairParams
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 
@@ -35,10 +37,14 @@ class Line:
         return kind(self.names[sender], on_disk=sender in self.on_disk)
 
 
-def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
+def ahead(
+    visits: int = 0, r: dict[str, Any] | None = None, *, block: int = 100, encoding: Any = None, pairs: Any = None
+) -> OfflinePhase:
     """Return the preprocessing of a party that starts from this state."""
     phase = OfflinePhase.__new__(OfflinePhase)
     phase._context = SimpleNamespace(me="a")  # type: ignore[assignment]
+    phase._delayed = {}
+    phase._params = SimpleNamespace(block=block, encoding=encoding, pairs=pairs)  # type: ignore[assignment]
     phase._names, phase.store, phase.pairs = SpentChunks(), MemoryStore(), None
     phase.set_state(visits, state() if r is None else r)
     return phase
@@ -100,6 +106,9 @@ CHANGES: dict[str, Any] = {
     "another last number": ahead(0, state("b", (1, 3, 2))),
     "another number of the other party": ahead(0, state("c", (1, 0, 1))),
     "a party less": ahead(0, {"b": state()["b"]}),
+    "other blocks": ahead(block=101),
+    "other numbers": ahead(encoding=FixedPointEncoding(256, 0.1)),
+    "other factors of pairs": ahead(pairs=PairParams(2, 2, 40, 8, 1.0, 100)),
     "parties exchanged": ahead(0, {"b": state("c", (0, 1, 0))["c"], "c": state()["b"]}),
 }
 
@@ -129,7 +138,10 @@ def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     """The rule's steps differ from iteration to iteration, so skipping must count them."""
     phase, ring = ahead(7), ShareRing(64)
     steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))
-    phase._ring, phase._params = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
+    phase._ring, phase._params = (
+        ring,
+        SimpleNamespace(**vars(phase._params), columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps),
+    )  # type: ignore[assignment]
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, (), ())
     phase.store.write(

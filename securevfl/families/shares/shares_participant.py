@@ -503,6 +503,7 @@ class SharesParticipant(Participant):
             self.rollbacks,
             data.plan(),
             self._component_counts(),
+            None if self._facts is None else self._facts.pair_numbers,
         )
         if self._inputs is None:
             self._inputs = self._fit_inputs(data)
