@@ -128,10 +128,10 @@ def test_training_continues_during_preprocessing(monkeypatch, parties):
     """The first visit waits for the next chunk to be begun at all parties, and measures its model meanwhile."""
     begun, make = threading.Barrier(parties + 1, timeout=120), OfflinePhase.generate
 
-    def watched(self, chunk, visits):
+    def watched(self, chunk, visits, **options):
         if chunk == 2:
             begun.wait()
-        make(self, chunk, visits)
+        make(self, chunk, visits, **options)
 
     monkeypatch.setattr(OfflinePhase, "generate", watched)
     tables = vfl.datasets.breast_cancer(parties)
