@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import hashes, hmac
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,6 +130,14 @@ def test_bytes_are_uniform():
 @given(st.lists(st.one_of(st.text(), st.binary(), st.integers())), st.lists(st.one_of(st.text(), st.binary())))
 def test_contexts_do_not_collide(a, b):
     assert (encode_context(*a) == encode_context(*b)) == (a == b)
+
+
+@pytest.mark.parametrize(
+    "context", [(), ("a",), ("prg", "label"), (b"", 0, "x" * 300), (-1, b"bytes", "umlaut: \u00fc")]
+)
+def test_keys_are_those_of_the_librarys_hkdf(context: tuple[str | bytes | int, ...]) -> None:
+    library = HKDFExpand(hashes.SHA256(), 32, encode_context("securevfl", *context))
+    assert derive_key(KEY, *context) == library.derive(KEY)
 
 
 def test_derived_keys_differ_and_misuse_is_refused():
