@@ -65,9 +65,9 @@ def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iter
     Returns:
         Whether all parties have the same unused chunk with this number, and whether any stores chunks on disk.
     """
-    own = ChunkName(phase.usable_chunk(number, iterations), phase.store.on_disk)
-    chunks = [own, *_exchange(context, own)]
-    usable = bool(own.name) and len({chunk.name for chunk in chunks}) == 1
+    local = ChunkName(phase.usable_chunk(number, iterations), phase.store.on_disk)
+    chunks = [local, *_exchange(context, local)]
+    usable = bool(local.name) and len({chunk.name for chunk in chunks}) == 1
     if not usable:
         phase.drop_from(number)
     return ChunkAgreement(usable, any(chunk.on_disk for chunk in chunks))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from securevfl.protocols.shares.table_transfers import Transfers, grouped
 
-_MIN_CHOICE_BITS = 6 << 14  # an extension has a cost of its own, so it has at least 2^14 rows with 64 entries each
+_MIN_CHOICE_BITS = 6 << 14  # each extension has a fixed cost, so it has at least 2^14 rows with 64 entries each
 
 Stored = tuple[bytes, ...]
 

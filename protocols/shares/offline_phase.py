@@ -141,9 +141,9 @@ class OfflinePhase:
     iterations of the chunk needs just one product with a matrix of `count * c` columns.
 
     Products, transfers and stored records cover blocks of rows of a public size (shares_params.py), so that their
-    memory does not grow with the batch; transfers that are generated during the training are kept for one iteration or
-    more. Sums over blocks are exact modulo 2^L: the division into blocks changes the weights only by rounding in the
-    last bit of products.
+    memory does not grow with the batch. Transfers that are generated during the training are an exception: those of at
+    least one iteration are in memory. Sums over blocks are exact modulo 2^L: the division into blocks changes the
+    weights only by rounding in the last bit of products.
 
     A group of blocks of a chunk takes two round trips. Every received value is a ciphertext under another party's key,
     or uniform, so all parties learn sizes only: n, d, c, the number of iterations and L.

@@ -155,7 +155,7 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
 
 
 def _delete_search(report: DeletionReport, folder: Path, party: str, checkpoint: re.Pattern[str]) -> None:
-    """Delete the file by which a party's interrupted search resumes, unless checkpoints of its trainings still exist.
+    """Delete the record of a party's interrupted search, unless checkpoints of its trainings still exist.
 
     Args:
         report: the report, which is extended.

@@ -171,7 +171,7 @@ def test_steps_after_a_rollback_are_not_rounded_to_nothing(model: str, rows: int
 
 
 def test_a_stored_model_keeps_its_numbers() -> None:
-    """Another version may choose another ring or other factors, by which stored gradients must not be multiplied."""
+    """Another version may choose another ring or other factors, which do not fit the stored gradients."""
     parties, _ = exclusive_or(900)
     job = make_job({}, model=vfl.Logistic(pairs=4), **SHORT)
     sizes = vfl.simulate(job, parties).active.state["sizes"]

@@ -296,7 +296,7 @@ def test_shared_products_add_up(rows: int, tmp_path: Path) -> None:
 
 
 STORED = "none", "first", "second", "of other components"
-"""What a party's folder contains before a run: no shares, those of one of two runs, or those of other components."""
+"""A party's folder before a run contains no shares, shares of one of two runs, or shares of other components."""
 
 
 def test_stored_shares_are_used_by_both_or_by_none(tmp_path: Path) -> None:
