@@ -255,7 +255,7 @@ FREE = {
     "ScoreRequest.more": "the requesting party may end its session at any time",
     "Abort.reason": "any party may end a session, for any of a fixed list of reasons",
     "Abort.resumes": "words of the error, no more",
-    "ChunkName.on_disk": "any party may store chunks on disk; if it states different values to two parties, they time out",
+    "ChunkName.on_disk": "any party may store chunks on disk; if it sends different values to others, they time out",
     "Abort.party": "another party than one of the session is ignored",
 }
 
