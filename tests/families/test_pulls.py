@@ -248,9 +248,10 @@ def test_latency_is_hidden_as_far_as_staleness_is_allowed() -> None:
         at_server(pace(100, tau), lambda me, *_: clocks[me].offloaded(Kind.LOCAL, 0.01), clocks)
         return float(clocks["bank"].path().sum())
 
-    assert seconds(0) == pytest.approx(100 * 0.11, rel=0.1)
-    assert seconds(4) == pytest.approx(100 * 0.11 / 5, rel=0.25)
-    assert seconds(20) < 100 * 0.025
+    # processor time on a busy machine only adds to the clock, so the shortest of three runs is compared
+    assert min(seconds(0) for _ in range(3)) == pytest.approx(100 * 0.11, rel=0.1)
+    assert min(seconds(4) for _ in range(3)) == pytest.approx(100 * 0.11 / 5, rel=0.25)
+    assert min(seconds(20) for _ in range(3)) < 100 * 0.025
 
 
 BEGUN: list[list[Any]] = [

@@ -101,7 +101,9 @@ def _base(name: bytes) -> bytes:
     """Return the digest of the state of a share holder whose shares of the products have this name."""
     columns = SimpleNamespace(name=name, params=PairParams(1, 1, 40, 0, 1.0, 1))
     phase = SimpleNamespace(columns=columns, masks=np.zeros((0, 1), np.uint64))
-    return OfflinePhase.state_digest(cast(OfflinePhase, SimpleNamespace(_iteration=0, _r={}, pairs=phase)))
+    params = SimpleNamespace(block=None, encoding=None, pairs=columns.params)
+    holder = SimpleNamespace(_iteration=0, _r={}, _params=params, pairs=phase)
+    return OfflinePhase.state_digest(cast(OfflinePhase, holder))
 
 
 def bound_material() -> Outcome:
