@@ -52,6 +52,9 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 MAX_SHUFFLED_BITS = 32
 """The largest number of bits k of a word: an oblivious transfer gives pads of 64 bits, and a switch needs two words."""
 
+SWITCHES_PER_EXTENSION = 1 << 17
+"""The largest number of switches whose oblivious transfers are generated at once, to limit memory."""
+
 _HALF = np.uint64(32)
 
 
@@ -150,16 +153,30 @@ def prepare_shuffle(
         The precomputed material.
     """
     ring, network = ShareRing(bits), switch_network(rows, blocks)
-    (stored,) = transfers.generate([network.switches])  # step 1
+    stored = list(transfers.generate(extensions(network.switches)))  # step 1
     if context.me == context.active:
         return _prepare_active(context, peer, ring, network, stored)
-    chi, pad = np.frombuffer(stored[0], np.uint8), np.frombuffer(stored[1], "<u8").astype(np.uint64, copy=False)
+    chi = np.frombuffer(b"".join(choices for choices, _ in stored), np.uint8)
+    pad = np.frombuffer(b"".join(pads for _, pads in stored), "<u8").astype(np.uint64, copy=False)
     settings = network.settings(_orders(rows, blocks))
     packed = np.packbits(settings ^ chi, bitorder="little").tobytes()
     context.channel.send(peer, SwitchSettings(packed), context.subchannel)  # step 2
     data = context.channel.recv(peer, SwitchWords, context.subchannel).words  # step 3
     crossing = unpack_words(peer, data, ring, (2, network.switches)) * settings
     return Shuffle(ring, network, settings=settings, added=ring.reduce(_halves(pad) + crossing))
+
+
+def extensions(switches: int) -> list[int]:
+    """Divide the switches of a network into parts whose oblivious transfers are generated one after another.
+
+    Args:
+        switches: the number of switches.
+
+    Returns:
+        The number of switches of each part, from 1 to `SWITCHES_PER_EXTENSION`; [0] for a network without switches.
+    """
+    starts = range(0, max(switches, 1), SWITCHES_PER_EXTENSION)
+    return [min(SWITCHES_PER_EXTENSION, switches - start) for start in starts]
 
 
 def multiset_bits(rows: int, bits: int) -> int:
@@ -218,10 +235,10 @@ def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words
 
 
 def _prepare_active(
-    context: PartyContext, peer: str, ring: ShareRing, network: SwitchNetwork, stored: tuple[bytes, ...]
+    context: PartyContext, peer: str, ring: ShareRing, network: SwitchNetwork, stored: list[tuple[bytes, ...]]
 ) -> Shuffle:
     """Run the active party's side of steps 2 and 3, and return its precomputed material."""
-    sender, count = SenderBlock.restored(stored), network.switches
+    count = network.switches
     data = context.channel.recv(peer, SwitchSettings, context.subchannel).bits  # step 2
     size = -(-count // 8)
     if len(data) != size:
@@ -231,7 +248,7 @@ def _prepare_active(
             party=peer,
         )
     straight = np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little")
-    pads = context.meter("transfer", lambda: sender.pads())
+    pads = context.meter("transfer", lambda: np.hstack([SenderBlock.restored(part).pads() for part in stored]))
     switches = np.arange(count)
     behind, crossing = _halves(pads[straight, switches]), _halves(pads[1 - straight, switches])
     entering = ring.uniform(Prg.fresh("masks of a shuffle"), network.rows)

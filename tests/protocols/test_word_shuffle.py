@@ -28,11 +28,13 @@ from securevfl.protocols.shares import word_shuffle
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.protocols.shares.word_shuffle import (
+    SWITCHES_PER_EXTENSION,
     MaskedWords,
     Shuffle,
     ShuffledWords,
     SwitchSettings,
     SwitchWords,
+    extensions,
     multiset_bits,
     prepare_shuffle,
     run_shuffle,
@@ -105,13 +107,34 @@ def split(values: Any, bits: int, seed: int = 0) -> tuple[Any, Any]:
     return mask, ring.reduce(values.astype(np.uint64) - mask)
 
 
-@pytest.mark.parametrize(("rows", "bits", "blocks"), [(2, 1, 1), (7, 10, 1), (100, 10, 3), (1000, 32, 1), (513, 5, 2)])
+SIZES = [
+    (2, 1, 1),
+    (7, 10, 1),
+    (100, 10, 3),
+    (1000, 32, 1),
+    (513, 5, 2),
+    (12_000, 9, 1),  # the switches need transfers of two parts
+    pytest.param(65_536, 8, 5, marks=pytest.mark.slow),  # more switches than one extension can have rows
+]
+
+
+@pytest.mark.parametrize(("rows", "bits", "blocks"), SIZES)
 def test_words_of_each_block_are_shuffled(rows: int, bits: int, blocks: int) -> None:
     values = np.random.default_rng(rows).integers(0, 2**bits, rows * blocks, dtype=np.uint64)
     (shuffled,) = Two(bits, [split(values, bits)], blocks).outcomes()
     for block, out in zip(values.reshape(blocks, rows), shuffled.reshape(blocks, rows), strict=True):
         np.testing.assert_array_equal(np.sort(block), np.sort(out))
         assert rows < 100 or (block != out).any()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_transfers_of_switches_are_generated_in_parts(parts: int, more: int) -> None:
+    switches = parts * SWITCHES_PER_EXTENSION + more
+    sizes = extensions(switches)
+    assert sum(sizes) == switches
+    assert all(1 <= size <= SWITCHES_PER_EXTENSION for size in sizes)
+    assert len(sizes) == parts + (more > 0)
 
 
 def test_every_order_is_as_likely() -> None:
