@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from securevfl.crypto import curve
 from securevfl.crypto.curve import Blinder, check_points, hash_to_group, sort_points
 from securevfl.crypto.identifiers import canonical_id, canonical_ids, canonical_ids_in_bulk, id_keys
+from securevfl.data.id_keys import id_digests
 from securevfl.errors import CryptoError, IdError
 from tests.builders import raises_code
 
@@ -392,3 +393,25 @@ def test_keys_of_ids_are_blocks_that_differ() -> None:
     digest = hashlib.blake2b(b"x" * 16, digest_size=15, person=b"securevfl id").digest()
     assert keys[5].tobytes() == digest + b"\x7e"
     np.testing.assert_array_equal(id_keys(ids[:5]), keys[:5])
+
+
+FUNCTIONS_OF_IDS: dict[str, Callable[[list[bytes]], bytes]] = {
+    "keys": lambda ids: id_keys(ids).tobytes(),
+    "digests": lambda ids: id_digests("shop", [ids]).tobytes(),
+    "points": hash_to_group,
+}
+"""Functions that replace each id by a fixed number of bytes."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_OF_IDS)
+def test_no_byte_and_no_length_of_an_id_is_lost(name: str) -> None:
+    """Each length is the longest of its table once, and the value of an id does not depend on the other ids."""
+    replaced, value_of = FUNCTIONS_OF_IDS[name], dict[bytes, bytes]()
+    for longest in (*range(1, 20), 31, 32, 33, 63, 64, 65):
+        full = b"x" * longest
+        ids = [full[:k] + b"y" + full[k + 1 :] for k in range(longest)] + [full]
+        values = replaced(ids)
+        size = len(values) // len(ids)
+        value_of |= {row_id: values[size * k : size * (k + 1)] for k, row_id in enumerate(ids)}
+    assert len(set(value_of.values())) == len(value_of)
+    assert b"".join(value_of.values()) == replaced(list(value_of))

@@ -217,6 +217,21 @@ def test_rare_codes_and_the_column_of_a_code_that_varies_little() -> None:
         fit_preparation("shop", only, np.arange(400), Preparation())
 
 
+@pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
+@pytest.mark.parametrize("way", JOBS)
+def test_few_gaps_and_codes_are_treated_like_the_median(way: str) -> None:
+    """The median is each of three values in turn, and two of them are edges of bins."""
+    bins = {"bins": [1, 2]} if way in DECLARED_BINS else {}
+    declared, options = read_types({"c": {"special": ["-1"], **bins}}), Preparation(**JOBS[way])
+    for median in (0.0, 1.0, 2.0):
+        values = [*[0.0, 1.0, 2.0] * 100, *[median] * 101, *[-1.0, np.nan] * 2]
+        columns = columns_of("shop", {"c": values, "n": np.arange(len(values))}, declared=declared)
+        step = fit_preparation("shop", columns, np.arange(len(values)), options).steps[0]
+        code, gap, ordinary = step.apply(np.array([-1.0, np.nan, median]), ()).tolist()
+        assert code == gap == ordinary
+        assert len(set(map(tuple, step.apply(np.array([0.0, 1.0, 2.0]), ()).tolist()))) == 3
+
+
 def test_many_codes_fit_into_the_bins_whose_counts_are_disclosed() -> None:
     codes = tuple((str(-k), float(-k)) for k in range(1, 21))
     values = np.concatenate([np.repeat([number for _, number in codes], 60), np.arange(3000.0), [np.nan] * 60])

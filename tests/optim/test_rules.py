@@ -84,6 +84,20 @@ def by_proximal_momentum(mu: float, beta: float) -> Oracle:
     return run
 
 
+def by_inner(mu: float, oracle: Oracle) -> Oracle:
+    """The steps of an inner rule whose gradient pulls the weights back to those at the exchange."""
+
+    def run(theta: float) -> Course:
+        anchor, inner = theta, oracle(theta)
+        next(inner)
+        while True:
+            g, eta, begins = yield theta
+            anchor = theta if begins else anchor
+            theta = inner.send((g + mu * (theta - anchor), eta, begins))
+
+    return run
+
+
 def by_adagrad(eps: float) -> Oracle:
     """Duchi, Hazan and Singer 2011."""
 
@@ -154,8 +168,7 @@ def walked(rule: Rule, theta: Floats, l2: float = 0.0) -> Floats:
     return weights.theta
 
 
-@by_row
-def test_a_rule_is_its_formula(rule: Rule, oracle: Oracle, linear: bool) -> None:
+def check_formula(rule: Rule, oracle: Oracle) -> None:
     theta = np.random.default_rng(4).normal(size=4)
     expected = []
     for j, start in enumerate(theta):
@@ -165,6 +178,17 @@ def test_a_rule_is_its_formula(rule: Rule, oracle: Oracle, linear: bool) -> None
             value = course.send((float(gradient[j]), eta, begins))
         expected.append(value)
     np.testing.assert_allclose(walked(rule, theta), expected, rtol=1e-11, atol=1e-13)
+
+
+@by_row
+def test_a_rule_is_its_formula(rule: Rule, oracle: Oracle, linear: bool) -> None:
+    check_formula(rule, oracle)
+
+
+@by_row
+def test_a_rule_inside_another_is_its_formula(rule: Rule, oracle: Oracle, linear: bool) -> None:
+    """Including a proximal rule inside that of FedPBCD."""
+    check_formula(vfl.FedPBCD(lr=0.1, mu=0.7, rule=rule).update, by_inner(0.7, oracle))
 
 
 @by_row
