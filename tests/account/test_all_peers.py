@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, total_of, total_to
-from securevfl.disclosure.limits import Limit
+from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS, Limit
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, check_statistics, statistics_disclosure
 from securevfl.errors import LeakageError
 from tests.builders import raises_code
@@ -78,6 +80,37 @@ def test_two_peers_at_once_share_a_limit(tmp_path: Path) -> None:
         reserve("bank2")
     first.settle([])  # type: ignore[attr-defined]
     reserve("bank2")
+
+
+def statistics_to(peers: Sequence[str], ledger: DisclosureLedger, run: str) -> None:
+    disclosures = [statistics_disclosure(peer, "shop", 100, 8, 80_000.0) for peer in peers]  # 1 % of the bits to each
+    ledger.record(SHOP.register, (run, ""), disclosures, partial(check_statistics, "shop", disclosures, ""))
+
+
+def disclosed_to(peers: Sequence[str], ledger: DisclosureLedger, run: str, *, kind: str, limit: Limit) -> None:
+    ledger.set_limit(kind, limit)  # type: ignore[arg-type]
+    disclosures = [Disclosure(kind, peer, ("shop",), 1, 100) for peer in peers]  # type: ignore[arg-type]
+    ledger.reserve(SHOP.register, (run, ""), disclosures, lambda before: None, ahead=[]).settle(disclosures)
+
+
+LIMITS: dict[str, Callable[[Sequence[str], DisclosureLedger, str], None]] = {
+    "joint statistics": statistics_to,
+    **{kind: partial(disclosed_to, kind=kind, limit=Limit(3)) for kind in DISCLOSURE_KINDS},
+    **{f"share of {kind}": partial(disclosed_to, kind=kind, limit=Limit(0.03, share=True)) for kind in KIND_TOTALS},
+}
+"""Functions that disclose one number to each peer in one run. Three numbers reach the limit, whoever receives them."""
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_peers_of_one_run_share_a_limit(limit: str, tmp_path: Path) -> None:
+    """A run with three peers reaches the limit; two runs with two other peers each would exceed it."""
+    threes, twos = (DisclosureLedger(tmp_path / name, "shop") for name in ("threes", "twos"))
+    LIMITS[limit](["bank1", "bank2", "bank3"], threes, "run")
+    LIMITS[limit](["bank1", "bank2"], twos, "run")
+    for ledger, refused in ((threes, ["bank4"]), (twos, ["bank3", "bank4"])):
+        with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
+            LIMITS[limit](refused, ledger, "next run")
+    assert (len(threes.read().entries), len(twos.read().entries)) == (3, 2)
 
 
 def test_receivers_of_one_run_add_up_except_for_equal_values(tmp_path: Path) -> None:

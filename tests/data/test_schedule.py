@@ -40,8 +40,11 @@ def schedule(
     seed: int = 0,
     test: float = 0.25,
     reshuffle: bool = False,
+    split: int = 0,
 ) -> Schedule:
-    return Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=test, reshuffle=reshuffle)
+    return Schedule(
+        rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=test, reshuffle=reshuffle, split=split
+    )
 
 
 def by_id(plan: Schedule, ids: np.ndarray = IDS) -> tuple[list[str], list[list[str]]]:
@@ -223,21 +226,43 @@ def test_equal_held_out_counts_give_equal_batches() -> None:
         assert (by_id(plan) == by_id(schedule(of(IDS)))) == alike == (plan.name == schedule(of(IDS)).name)
 
 
-@pytest.mark.parametrize("other", ["batches", "held out", "rows", "numbers"])
+def batches_by_id(
+    *,
+    batch: int = 150,
+    test: float = 0.1,
+    split: int = 0,
+    first: int = 0,
+    epoch: int = 0,
+    numbers: bool = False,
+    grows: bool = False,
+) -> tuple[list[str], list[set[str]]]:
+    """Return the held-out ids and those of each batch, of a table with the ids from number `first` to 1999."""
+    ids = np.array([f"p{i}" for i in range(first, 2000)])
+    rows = len(ids) if numbers else of(ids)
+    fixed = schedule(rows, batch=batch, test=test, split=split, reshuffle=True)
+    plan = grown(rows, split=split) if grows else fixed
+    return sorted(ids[plan.test]), [set(ids[part]) for part in plan.partition(epoch)]
+
+
+OTHER_PARTITIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "batches": ({}, {"batch": 170}),
+    "held out": ({}, {"test": 0.101}),
+    "split": ({}, {"split": 1}),
+    "split without held-out rows": ({"test": 0.0}, {"test": 0.0, "split": 1}),
+    "split of growing subsets": ({"grows": True}, {"grows": True, "split": 1}),
+    "rows": ({}, {"first": 1}),
+    "numbers": ({}, {"numbers": True}),
+    "epoch": ({}, {"epoch": 1}),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_PARTITIONS)
 def test_another_partition_is_unrelated(other: str) -> None:
     """No batch of the one is a batch of the other but for a few rows: their difference would be about these few."""
-    ids = np.array([f"p{i}" for i in range(2000)])
-    mine = by_id(schedule(of(ids), batch=150, test=0.1), ids)
-    changed = {
-        "batches": lambda: by_id(schedule(of(ids), batch=170, test=0.1), ids),
-        "held out": lambda: by_id(schedule(of(ids), batch=150, test=0.101), ids),
-        "rows": lambda: by_id(schedule(of(ids[1:]), batch=150, test=0.1), ids[1:]),
-        "numbers": lambda: by_id(schedule(2000, batch=150, test=0.1), ids),
-    }[other]()
-    if other == "batches":
-        assert mine[0] == changed[0]
-    for one, two in product(mine[1], changed[1]):
-        assert len(set(one) & set(two)) < 45  # of some 150, where chance makes 12
+    mine, theirs = (batches_by_id(**keys) for keys in OTHER_PARTITIONS[other])
+    assert (mine[0] == theirs[0]) == (other in ("batches", "epoch", "split without held-out rows"))
+    for one, two in product(mine[1], theirs[1]):
+        assert len(one & two) < 45  # of some 150, where chance makes 12
 
 
 def test_reshuffled_batches_are_reproducible_and_start_fixed() -> None:

@@ -78,29 +78,40 @@ def more_points(side: TableClient, channel: Channel, ids: Sequence[str]) -> None
     side.ask([*ids, "id 1"])
 
 
+def proofs_of(channel: Channel, ids: Sequence[str]) -> list[bytes]:
+    """Request these ids and return their proofs, those of ids that are not in the server's table included."""
+    blinder, canonical = online_lookup.Blinder(), online_lookup.canonical_ids(ids)
+    channel.send("b", QueryPoints(blinder.blind(online_lookup.hash_to_group(canonical))))
+    points = channel.recv("b", EvaluatedPoints).points
+    return [tag.tobytes() for tag in online_lookup._tags(canonical, blinder.unblind(points))[:, 1]]
+
+
+def name_rows(channel: Channel, *proofs: bytes) -> None:
+    permit = channel.permit(online_lookup.DisclosureRecord("b", "ids", len(proofs), 1, about=("a",)))
+    channel.send("b", NamedRows(b"".join(proofs)), permit=permit)
+
+
 def other_rows(side: TableClient, channel: Channel, ids: Sequence[str]) -> None:
     """Play a requester that names a row of the server's table which it has not requested."""
-    channel.send("b", QueryPoints(channel_points(ids)))
-    channel.recv("b", EvaluatedPoints)
+    proofs_of(channel, ids)
     high, low = (words[:1] for words in side._known)
-    proof = np.array([high[0], low[0]], ">u8").tobytes()
-    channel.send(
-        "b", NamedRows(proof), permit=channel.permit(online_lookup.DisclosureRecord("b", "ids", 1, 1, about=("a",)))
-    )
-
-
-def channel_points(ids: Sequence[str]) -> bytes:
-    return online_lookup.Blinder().blind(online_lookup.hash_to_group(online_lookup.canonical_ids(ids)))
+    name_rows(channel, np.array([high[0], low[0]], ">u8").tobytes())
 
 
 def one_row_twice(side: TableClient, channel: Channel, ids: Sequence[str]) -> None:
-    blinder = online_lookup.Blinder()
-    channel.send("b", QueryPoints(blinder.blind(online_lookup.hash_to_group(online_lookup.canonical_ids(ids)))))
-    points = channel.recv("b", EvaluatedPoints).points
-    tag = online_lookup._tags(online_lookup.canonical_ids(ids), blinder.unblind(points))[0, 1].tobytes()
-    channel.send(
-        "b", NamedRows(tag + tag), permit=channel.permit(online_lookup.DisclosureRecord("b", "ids", 1, 1, about=("a",)))
-    )
+    name_rows(channel, *[proofs_of(channel, ids)[0]] * 2)
+
+
+def rows_in_another_order(side: TableClient, channel: Channel, ids: Sequence[str]) -> None:
+    name_rows(channel, *sorted(proofs_of(channel, ids), reverse=True))
+
+
+def an_id_that_is_not_in_the_table(side: TableClient, channel: Channel, ids: Sequence[str]) -> None:
+    name_rows(channel, *sorted(proofs_of(channel, [*ids[1:], "new"])))
+
+
+def half_a_proof_more(side: TableClient, channel: Channel, ids: Sequence[str]) -> None:
+    name_rows(channel, *sorted(proofs_of(channel, ids)), b"\xff" * 8)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +120,34 @@ def one_row_twice(side: TableClient, channel: Channel, ids: Sequence[str]) -> No
         (more_points, LeakageError, "SVFL-PROTOCOL-LIMIT"),
         (other_rows, ProtocolError, "SVFL-PROTOCOL-CHEATING"),
         (one_row_twice, ProtocolError, "SVFL-PROTOCOL-CHEATING"),
+        (rows_in_another_order, ProtocolError, "SVFL-PROTOCOL-CHEATING"),
+        (an_id_that_is_not_in_the_table, ProtocolError, "SVFL-PROTOCOL-CHEATING"),
+        (half_a_proof_more, ProtocolError, "SVFL-PROTOCOL-CHEATING"),
     ],
 )
 def test_a_malicious_client_learns_nothing_beyond_its_grant(
     deviate: Callable[..., None], error: type[SecureVFLError], code: str
 ) -> None:
     with raises_code(error, code):
-        run_session([["id 7", "new"]], deviate)
+        run_session([["id 7", "id 8", "id 9"]], deviate)
+
+
+@pytest.mark.parametrize(("granted", "named"), [(1, 2), (1, 6), (2, 3), (3, 3)])
+def test_proofs_of_earlier_requests_name_no_further_rows(granted: int, named: int) -> None:
+    """A client has the proofs of six rows from two requests, and names some of them in a third request."""
+    proofs: list[bytes] = []
+
+    def ask(side: TableClient, channel: Channel, ids: Sequence[str]) -> None:
+        new = proofs_of(channel, ids)
+        proofs.extend(new)
+        name_rows(channel, *sorted(new if len(proofs) <= 6 else proofs[:named]))
+
+    questions = [TABLE[:4], TABLE[4:6], TABLE[6 : 6 + granted]]
+    if named > granted:
+        with raises_code(ProtocolError, "SVFL-PROTOCOL-CHEATING", party="a"):
+            run_session(questions, ask)
+    else:
+        assert sorted(run_session(questions, ask)[1][2].tolist()) == list(range(named))
 
 
 def test_tags_are_uniform_without_the_key() -> None:

@@ -98,11 +98,12 @@ class Model:
 
     def ask(
         self, blocks, ids, ledgers=None, model=b"model", to="a", raw=None, levels=EXACT, most=float("inf"), cut=None,
-        rounded=None,
+        rounded=None, barred=(),
     ):  # fmt: skip
         """Return the scores of each block at the requesting party.
 
         cut: the kind of message at whose arrival a party's process ends.
+        barred: for each block, the mask of the rows about which a party discloses nothing, by name of the party.
         """
         self.events: list[Event] = []
         self.entries: list[DisclosureRecord] = []
@@ -120,10 +121,12 @@ class Model:
                 side = ScoringSession(
                     met.products, self.terms, self.states[name], asking, top_transfers=tops, rows=rows
                 )
-                return [
-                    side.block(i, block[name], RowsToScore(ids[i][: len(block[name])], (raw or block)[name])).f
+                masks = [barring.get(name) for barring in barred] or [None] * len(blocks)
+                requests = [
+                    RowsToScore(ids[i][: len(block[name])], (raw or block)[name], masks[i])
                     for i, block in enumerate(blocks)
                 ]
+                return [side.block(i, block[name], requests[i]).f for i, block in enumerate(blocks)]
 
             return play
 
@@ -209,6 +212,22 @@ def test_a_row_with_a_lost_share_gets_no_score(to, loses, tmp_path):
     (again,) = model.ask([block], [ids], ledgers, to=to, levels=HALVES)
     assert np.isnan(again[2]).all()
     np.testing.assert_array_equal(np.delete(again, 2, axis=0), np.delete(first, 2, axis=0))
+
+
+@pytest.mark.parametrize("to", ["a", "b", "c"])
+def test_a_row_that_one_party_bars_gets_no_score(to):
+    """Each other party bars a new row, and later a row whose score is stored; then no party bars the new row."""
+    model, ledgers = Model(2, 3, 2), {name: ScoreLedger(None) for name in "abc"}
+    for ledger in ledgers.values():
+        ledger.record_model(b"model", 20, [])
+    block, ids = model.columns(6), names(6)
+    others = [name for name in "abc" if name != to]
+    new, stored = ({name: np.arange(6) == row + start for row, name in enumerate(others)} for start in (1, 3))
+    first, again = model.ask([block] * 2, [ids] * 2, ledgers, to=to, barred=[new, stored])
+    assert np.isnan(first[:, 0]).tolist() == [False, True, True, False, False, False]
+    assert np.isnan(again[:, 0]).tolist() == [False, False, False, True, True, False]
+    np.testing.assert_array_equal(first[[0, 5]], again[[0, 5]])
+    assert [entry.numbers for entry in model.entries if (entry.kind, entry.to) == ("scores", to)] == [4, 4]
 
 
 def test_a_row_beyond_the_levels_is_not_stored(tmp_path):

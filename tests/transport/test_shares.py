@@ -147,7 +147,7 @@ def test_a_job_without_work_ahead_has_nothing_to_prepare(meet: Any) -> None:
 
 def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path: Path) -> None:
     opened = vfl.Protocol(shares=vfl.Shares(chunk=3, open_weights=("shop",)))
-    meeting = meet(2, None, make_job(CHUNKED_JOB, protocol=opened, reason_codes=2))
+    meeting = meet(2, None, make_job(CHUNKED_JOB, protocol=opened, reason_codes=2, accepts=("small_metrics",)))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in ("bank", "shop")}
     log = tmp_path / "log"
     handler = eventlog.write_to(log)
@@ -194,8 +194,13 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     coded = ask(range(40, 60), k=2)
     assert {len(row_codes) for row_codes in coded["bank"].reasons["shop"]} == {2}
     noted = ScoreLedger(ledgers["shop"])
-    coded = noted.disclosed_bits([id_digest("shop", f"new {row}") for row in range(40, 60)])
-    assert [codes for _, codes in coded] == pytest.approx([np.log2(15 * 14)] * 20)
+    bits = noted.disclosed_bits([id_digest("shop", f"new {row}") for row in range(40, 60)])
+    assert [codes for _, codes in bits] == pytest.approx([np.log2(15 * 14)] * 20)
+    spent = [id_digest("shop", f"new {row}") for row in (42, 45)]  # their bits do not allow further codes
+    assert noted.admit_codes("another run", spent, np.ones((2, 15)), bits=1e9).all()
+    barred = ask(range(40, 50), k=2)["bank"]
+    np.testing.assert_array_equal(barred.decision, np.delete(coded["bank"].decision[:10], [2, 5], axis=0))
+    assert len(barred.reasons["shop"]) == 8
     with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS"):
         ReasonCodePolicy(1, {column: column for column in tables["bank"].columns}).check(parts["bank"])
     without = at_each(
