@@ -6,6 +6,7 @@ A context is a list of values that name the purpose of a key, such as a protocol
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterable
 
 from securevfl.errors import CryptoError
 
@@ -42,11 +43,20 @@ def derive_key(key: bytes, *context: str | bytes | int) -> bytes:
     Raises:
         CryptoError: if `key` has another length.
     """
-    if len(key) != SYMMETRIC_KEY_BYTES:
-        raise CryptoError(
-            f"the key has {len(key)} bytes instead of {SYMMETRIC_KEY_BYTES}",
-            "derive a key of 32 bytes with HKDF, or draw one with os.urandom(32)",
-            code="SVFL-CRYPTO-KEY",
-        )
-    # one call of HMAC is faster than the class `HKDFExpand`, and a training derives thousands of keys
-    return hmac.digest(key, encode_context("securevfl", *context) + _FIRST_BLOCK, "sha256")
+    return derive_keys((key,), *context)[0]
+
+
+def derive_keys(keys: Iterable[bytes], *context: str | bytes | int) -> list[bytes]:
+    """Derive a key from each of several keys for one context; see `derive_key`."""
+    info = encode_context("securevfl", *context) + _FIRST_BLOCK
+    derived = []
+    for key in keys:
+        if len(key) != SYMMETRIC_KEY_BYTES:
+            raise CryptoError(
+                f"the key has {len(key)} bytes instead of {SYMMETRIC_KEY_BYTES}",
+                "derive a key of 32 bytes with HKDF, or draw one with os.urandom(32)",
+                code="SVFL-CRYPTO-KEY",
+            )
+        # one call of HMAC is faster than the class `HKDFExpand`, and a training derives thousands of keys
+        derived.append(hmac.digest(key, info, "sha256"))
+    return derived

@@ -17,13 +17,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from numpy.typing import NDArray
 
-from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key, derive_keys
 from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError
 
@@ -112,6 +113,26 @@ class Prg(Secret):
                 )
             self._next = chosen + 1
             return chosen
+
+
+def first_streams(keys: Iterable[bytes], label: str) -> list[Keystream]:
+    """Return stream 0 of a new `Prg` for each of many keys, each of which is used for this label just once.
+
+    Args:
+        keys: secret keys of 32 bytes.
+        label: the purpose of the streams.
+
+    Returns:
+        The streams.
+
+    Raises:
+        CryptoError: if a key has another length.
+    """
+    nonce = bytes(16)
+    return [
+        Keystream(Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor())
+        for key in derive_keys(keys, "prg", label)
+    ]
 
 
 class Keystream(Secret):

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.key_derivation import derive_key
-from securevfl.crypto.prg import Prg
+from securevfl.crypto.prg import Keystream, first_streams
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
@@ -199,7 +199,7 @@ class TransferReceiver(_FieldEndpoint):
 
     def __init__(self, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
-        self._streams = [[Prg(seed, FIELD_TRANSFER_LABEL).keystream() for seed in block] for block in seeds]
+        self._streams = [first_streams(block, FIELD_TRANSFER_LABEL) for block in seeds]
 
     def extend(self, rows: int, choices: Octets | None = None) -> tuple[bytes, ReceiverBlock]:
         """Generate the next block of `rows` rows; return the message for the sender, and the receiver's results.
@@ -284,9 +284,10 @@ class TransferSender(_FieldEndpoint):
     def __init__(self, secret: bytes, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
         self._secret = secret
-        self._streams = [
-            [Prg(seed, FIELD_TRANSFER_LABEL).keystream() if seed else None for seed in block] for block in seeds
-        ]
+        self._streams: list[list[Keystream | None]] = []
+        for block in seeds:
+            streams = iter(first_streams(filter(None, block), FIELD_TRANSFER_LABEL))
+            self._streams.append([next(streams) if seed else None for seed in block])
 
     def extend(self, rows: int, message: bytes) -> SenderBlock:
         """Process the receiver's message for the next block of rows.

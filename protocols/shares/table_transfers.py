@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.key_derivation import derive_keys
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers import base_transfers, punctured_seeds
@@ -181,18 +181,19 @@ class BaseTransfers(Secret):
     def _derived(self, context: PartyContext, purpose: str) -> list[Leaves]:
         """Establish the base transfers; return the seeds for one subchannel and purpose."""
         self.establish()
-        return [
-            [derived_seed(seed, context.subchannel, purpose) if seed else b"" for seed in block]
-            for block in self._seeds
-        ]
+        derived = []
+        for block in self._seeds:
+            known = iter(derived_seeds(filter(None, block), context.subchannel, purpose))
+            derived.append([next(known) if seed else b"" for seed in block])
+        return derived
 
 
-def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:
-    """Return the seed (32 bytes) for one subchannel and purpose, derived from a seed of the session.
+def derived_seeds(seeds: Iterable[bytes], subchannel: str, purpose: str) -> list[bytes]:
+    """Return the seeds (32 bytes) for one subchannel and purpose, derived from seeds of the session.
 
     If two purposes used the same seed, the active party would learn for which rows their random choices differ.
     """
-    return derive_key(seed, "transfers", subchannel, purpose)
+    return derive_keys(seeds, "transfers", subchannel, purpose)
 
 
 class Transfers(ABC):

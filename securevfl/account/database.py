@@ -128,6 +128,12 @@ class _CommitGroup:
         self.closed = False
         self.error: SecureVFLError | None = None
 
+    def without_changes(self, number: int) -> CommitRecord:
+        """Return the counter's record after the group has failed; a change that was pending before stays pending."""
+        if self.record.state != self.state:
+            return CommitRecord(number, self.state)
+        return CommitRecord(number, self.state, self.record.pending, self.record.changes)
+
 
 class AccountDatabase:
     """The tables of one file, or tables in memory.
@@ -340,9 +346,9 @@ class AccountDatabase:
             except sqlite3.Error:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                # if clearing the pending change in the counter fails, a later session carries the change out again
+                # if writing the counter fails, a later session carries this group's changes out
                 with suppress(StorageError):
-                    self._counter.write(CommitRecord(number + 1, group.state))
+                    self._counter.write(group.without_changes(number + 1))
                 raise
             self._closing.state = pending
             self._adopt = False

@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,23 +78,28 @@ class Account:
     def add_and_die(self, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Add a number in a process that dies at this point; the caller never learns whether it was added."""
         database = AccountDatabase.shared(self.path, SCHEMA)
-        change, write = self.begin(), CommitCounter.write
-
-        def dying(counter: CommitCounter, record: commit_counter.CommitRecord) -> None:
-            if point != "before the counter":
-                write(counter, record)
-            raise KilledError
-
-        with monkeypatch.context() as patch:
-            if point == "after the commit":
-                patch.setattr(AccountDatabase, "_flush", _commit_and_die)
-            else:
-                patch.setattr(CommitCounter, "write", dying)
-            with pytest.raises(KilledError):
-                change()
+        die(self.begin(), point, monkeypatch)
         database._connection.close()
-        del database, change
+        del database
         gc.collect()
+
+
+def die(act: Callable[[], object], point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Act in a process that dies at this point."""
+    write = CommitCounter.write
+
+    def dying(counter: CommitCounter, record: commit_counter.CommitRecord) -> None:
+        if point != "before the counter":
+            write(counter, record)
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        if point == "after the commit":
+            patch.setattr(AccountDatabase, "_flush", _commit_and_die)
+        else:
+            patch.setattr(CommitCounter, "write", dying)
+        with pytest.raises(KilledError):
+            act()
 
 
 class LedgerAccount(Account):
@@ -146,6 +152,53 @@ def test_a_killed_change_is_carried_out_or_absent(
     assert account.count() == (1 if point == "before the counter" else 2)
     account.add()
     assert account.count() == (2 if point == "before the counter" else 3)
+
+
+INTERRUPTIONS = [CRASH_POINTS[k] for k in (1, 1, 0, 0, 1, 2)]
+"""Points at which six processes in turn die while they carry out an earlier change; the last one has committed it."""
+
+
+def test_a_change_survives_interrupted_openings(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    account.add()
+    account.add_and_die("after the counter", monkeypatch)
+    for point in INTERRUPTIONS:
+        die(lambda: AccountDatabase(account.path), point, monkeypatch)
+    assert account.count() == 2
+
+
+def test_a_change_survives_interrupted_changes(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dying processes have opened the file before, and each carries the earlier changes out with its own."""
+    account.add()
+    others = [AccountDatabase(account.path) for _ in INTERRUPTIONS]
+    account.add_and_die("after the counter", monkeypatch)
+    for other, point in zip(others, INTERRUPTIONS, strict=True):
+        die(partial(account.add, other), point, monkeypatch)
+        other._connection.close()
+    assert account.count() == 2 + len(INTERRUPTIONS) - INTERRUPTIONS.count("before the counter")
+
+
+@contextmanager
+def reader_of(path: Path) -> Iterator[None]:
+    """Read a file in another program, so that nobody can commit a change of it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM numbers").fetchone()
+        yield
+
+
+def test_a_change_survives_failed_commits_of_others(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that failed is not carried out later, but the change of a process that died before is."""
+    account.add()
+    other = AccountDatabase(account.path)
+    other._connection.execute("PRAGMA busy_timeout = 10")
+    account.add_and_die("after the counter", monkeypatch)
+    for expected in (2, 3):
+        with reader_of(account.path):
+            for _ in range(2):
+                with raises_code(StorageError, "SVFL-FILE-IN-USE"):
+                    account.add(other)
+        assert account.count() == expected
+        account.add(other)
 
 
 @pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.slow] * (k >= 4)) for k in range(20)])
@@ -390,14 +443,15 @@ def test_an_interrupted_counter_write_leaves_the_other_slot(account: Account) ->
 def test_a_full_disk_and_a_foreign_lock_keep_their_cause(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     account.add()
     database = AccountDatabase.shared(account.path, SCHEMA)
-    pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
-    database._connection.execute(f"PRAGMA max_page_count = {pages}")
+    connection = database._connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
     with raises_code(StorageError, "SVFL-FILE-NO-SPACE"), database.changing() as tables:
         tables.executemany("INSERT INTO numbers VALUES (?)", [(1,)] * 5000)
-    database._connection.execute("PRAGMA max_page_count = 1000000")
+    connection.execute("PRAGMA max_page_count = 1000000")
     account.add()
     assert account.count() == 2
-    database._connection.execute("PRAGMA busy_timeout = 10")
+    connection.execute("PRAGMA busy_timeout = 10")
     with closing(sqlite3.connect(account.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with raises_code(StorageError, "SVFL-FILE-IN-USE"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securevfl.crypto.key_derivation import derive_key, encode_context
-from securevfl.crypto.prg import Prg
+from securevfl.crypto.prg import Prg, first_streams
 from securevfl.errors import CryptoError
 from tests.builders import raises_code
 
@@ -62,6 +62,17 @@ def test_streams_are_chacha20(dtype, number, length):
     got = Prg(KEY, "label").array(length, dtype, number=number)
     assert got.dtype == dtype
     assert np.array_equal(got, np.frombuffer(raw, np.dtype(dtype).newbyteorder("<")))
+
+
+def test_first_streams_of_many_keys_are_those_of_generators():
+    keys = [hashlib.sha256(bytes([number])).digest() for number in range(5)]
+    for key, stream in zip(keys, first_streams(keys, "label"), strict=True):
+        parts = [np.empty(size, np.uint64) for size in (3, 20)]
+        for part in parts:
+            stream.fill(part)
+        assert b"".join(part.tobytes() for part in parts) == plain_keystream(key, "label", 0, 23 * 8)
+    with raises_code(CryptoError, "SVFL-CRYPTO-KEY"):
+        first_streams([KEY, b"short"], "label")
 
 
 def test_a_long_stream_is_one_keystream_across_chunks():

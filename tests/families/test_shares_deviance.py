@@ -86,18 +86,26 @@ def test_metrics_that_are_not_measured_are_named_with_the_reason(reason: str) ->
 
 
 @pytest.mark.parametrize("option", ["weights", "exposure"])
-def test_weighed_rows_have_no_pairs(option: str) -> None:
+def test_weighed_rows_have_a_loss_and_no_pairs(option: str) -> None:
+    """Held-out rows have other weights than training rows."""
     draw = np.random.default_rng(3)
     X, units = draw.normal(size=(3000, 2)), draw.uniform(0.5, 2.0, size=3000)
+    keys: dict[str, Any] = {"exposure": "units"} if option == "exposure" else {"weights": {"column": "units"}}
+    job, shop = vfl.Job(model="poisson", epochs=10, **keys), vfl.Party("shop", X[:, 1:], ids=range(3000))
+    test = job.schedule(shop.register).test
+    units[test] *= 2
     y = draw.poisson(units * np.exp(0.3 * X[:, 0] - 0.2 * X[:, 1])).astype(float)
     bank = vfl.Party("bank", np.column_stack([X[:, 0], units]), y, ids=range(3000), columns=["age", "units"])
-    keys: dict[str, Any] = {"exposure": "units"} if option == "exposure" else {"weights": {"column": "units"}}
-    run = vfl.simulate(
-        vfl.Job(model="poisson", epochs=10, **keys), [bank, vfl.Party("shop", X[:, 1:], ids=range(3000))]
-    )
-    assert "gini" not in run.metrics
+    run = vfl.simulate(job, [bank, shop])
     assert any("rows have weights or an exposure" in note for note in run.notes)
     assert not [item for item in run.active.outputs_of_run if "pairs" in item.name]
+    assert run.metrics.keys() == ({"loss"} if option == "exposure" else {"deviance", "loss"})
+    exact = run.evaluate({"bank": X[test, :1], "shop": X[test, 1:]}, y[test], **{option: units[test]})
+    loss, train = job.model.loss, np.delete(y, test)
+    measured = {"deviance": loss.deviance_scale(loss.classes(train)) * run.metrics["loss"]} | run.metrics
+    # rounded outputs move a loss by spacing / sqrt(6 n) times the root mean square of residuals: 0.1 %
+    for metric in measured.keys() & exact.keys():
+        assert measured[metric] == pytest.approx(exact[metric], rel=0.02), metric
 
 
 def test_separation_by_a_column_of_the_partner_is_reported() -> None:

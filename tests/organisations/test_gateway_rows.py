@@ -103,31 +103,40 @@ def test_who_gives_up_while_parties_answer_costs_others_nothing(
 vfl_predicted = prediction_of
 
 
-def test_the_gateway_survives_lost_parties_and_refuses_rows(
-    part: Any, waiting: Gateway, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_a_lost_session_refuses_rows_that_nobody_else_answers(
+    part: Any, waiting: Gateway, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One application has given up, two wait for one id, and one id was deferred to the next block."""
+    """Its block is refused; rows that wait are refused if it was the last session, and the others take them if not.
+
+    One application has given up, two wait for one id, and one id was deferred to the next block.
+    """
     calls = []
 
     def away(*arguments: Any, **keys: Any) -> None:
         calls.append(len(calls))
         if len(calls) == 2:
+            assert waiting.sessions == others
             waiting._stopping = True
             return
-        block = waiting._next_block(2)
-        gateway._refuse(block or [])
+        gateway._refuse(waiting._next_block(3) or [])
         raise TransportError("the parties are away")
 
-    rows = futures(waiting.ask([RequestedRow(0), RequestedRow(1), RequestedRow(1), RequestedRow(2), RequestedRow(3)]))
+    waiting._connected.update(range(1, others + 1))
+    rows = futures(waiting.ask([RequestedRow(row_id) for row_id in (0, 1, 1, 2, 3, 4)]))
     assert rows[0].cancel()
     monkeypatch.setattr(gateway, "run_session", away)
     monkeypatch.setattr(gateway, "_RECONNECT_PAUSE", 0.0)
     waiting._run(0)
     assert calls == [0, 1]  # it has tried a second time
-    assert waiting.waiting <= 1  # the marker of the queue's end
-    for future in rows[1:]:
+    refused = {1, 3} if others else {1, 2, 3, 4, 5}
+    assert {number for number, future in enumerate(rows) if number and future.done()} == refused
+    for number in refused:
         with pytest.raises(ServiceUnavailable):
-            future.result(0)
+            rows[number].result(0)
+    if others:
+        assert [queued.row_id for queued in waiting._next_block(4) or []] == [1, 3, 4]
+    assert waiting.waiting <= 1  # the marker of the queue's end
 
 
 def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> None:

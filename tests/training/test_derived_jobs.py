@@ -21,7 +21,12 @@ from securevfl.job import stratified
 from securevfl.organisations.toml_writer import to_toml
 from securevfl.training.comparison import compared_jobs
 from securevfl.training.tuning_grid import alternative_jobs, final_job, tuned_job
-from tests.builders import random_parties
+from tests.builders import parties_of, random_parties
+
+
+def without(keys: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if key not in names}
+
 
 KEYS: dict[str, Any] = {
     "model": {"name": "logistic"},
@@ -54,9 +59,7 @@ ELSEWHERE = {
     "model.pairs": "opens no weights",
 }  # fmt: skip
 """Fields that a job on shares cannot have next to the others, and why; the jobs below have them."""
-OPEN_KEYS: dict[str, Any] = {
-    key: value for key, value in KEYS.items() if key not in ("protocol", "optimizer", "scale", "target", "patience")
-} | {
+OPEN_KEYS: dict[str, Any] = without(KEYS, "scale", "target", "patience") | {
     "model": {"name": "logistic", "l2": 0.02},
     "protocol": {"sum": "direct", "residual": "open"},
     "optimizer": {"name": "fedbcd", "lr": 0.3, "local_steps": 2},
@@ -77,6 +80,16 @@ COMPARED = {
 """Fields of compared jobs: each model has its own schedule, is measured once, and discloses no score and no weight."""
 
 
+TREES = {
+    "name": "trees", "trees": 3, "depth": 2, "bins": 5, "linear": 0.1, "cosines": 2, "ridge": 0.5,
+    "boosted_score": False,
+}  # fmt: skip
+TREE_KEYS: dict[str, Any] = without(KEYS, "reason_codes", "scale") | {
+    "model": TREES,
+    "optimizer": {"name": "block_descent", "lr": 1.2, "warm_up": 2},
+}
+
+
 def fields(job: vfl.Job) -> dict[str, str]:
     return flatten(job.to_dict())
 
@@ -94,6 +107,9 @@ def test_the_full_job_sets_every_field_off_its_default() -> None:
             known = key.endswith((".name", ".library", "protocol.sum", "precision", "momentum", "decay"))
             assert known or value != fields(plain)[key] or key in ELSEWHERE, key
     assert set(OPEN_KEYS) | {"exposure", "scale", "target", "patience"} == set(vfl.Job.model_fields)
+    own = set(vfl.Trees.model_fields) - set(vfl.GeneralLinear.model_fields)
+    assert TREES.keys() == own - {"pairs", "loss_name"} | {"name"}  # pairs open no weights; the labels choose the loss
+    assert all(getattr(vfl.Trees(), key) != value for key, value in TREES.items() if key != "name")
 
 
 @pytest.mark.parametrize("name", ["logistic", "bins", "trees"])
@@ -114,14 +130,10 @@ def test_compared_jobs_keep_all_that_is_not_listed(name: str) -> None:
     assert of_trees["bins"].prepare.bins == 10
 
 
-EARLY_STOP_KEYS = {
-    **{key: value for key, value in KEYS.items() if key not in ("target", "patience", "evaluate_every")},
-    "optimizer": {"name": "block_descent", "early_stop": 0.01},
+EARLY_STOP_KEYS = without(KEYS, "target", "patience", "evaluate_every") | {
+    "optimizer": {"name": "block_descent", "early_stop": 0.01}
 }
-
-
-PAIR_KEYS = {
-    **{key: value for key, value in KEYS.items() if key not in ("reason_codes", "optimizer", "batch_size", "protocol")},
+PAIR_KEYS = without(KEYS, "reason_codes", "optimizer", "batch_size") | {
     "model": {"name": "logistic", "pairs": 4},
     "protocol": "shares",
 }
@@ -142,7 +154,9 @@ DERIVATIONS: dict[str, tuple[Callable[[vfl.Job], vfl.Job], set[str]]] = {
 
 @pytest.mark.parametrize("kind", DERIVATIONS)
 @pytest.mark.parametrize(
-    "keys", [KEYS, OPEN_KEYS, EARLY_STOP_KEYS, PAIR_KEYS], ids=["shares", "open", "early stop", "pairs"]
+    "keys",
+    [KEYS, OPEN_KEYS, EARLY_STOP_KEYS, PAIR_KEYS, TREE_KEYS],
+    ids=["shares", "open", "early stop", "pairs", "trees"],
 )
 def test_every_other_derivation_keeps_all_that_is_not_listed(kind: str, keys: dict[str, Any]) -> None:
     job = vfl.Job(**keys)
@@ -154,7 +168,44 @@ def test_every_other_derivation_keeps_all_that_is_not_listed(kind: str, keys: di
     assert set(derived) <= set(fields(job)) | {"protocol.residual.name"}
 
 
-SEARCH_KEYS = {key: value for key, value in KEYS.items() if key not in ("target", "patience")}
+DEFAULT_SCHEDULE = ("optimizer", "batch_size", "epochs", "evaluate_every")
+CHOICES: dict[str, tuple[dict[str, Any], np.ndarray, set[str]]] = {
+    "trees of several classes": (
+        without(TREE_KEYS, "positive") | {"weights": {"classes": {"0": 1.0, "1": 2.0, "2": 3.0}, "max_weight": 4.0}},
+        np.arange(240) % 3,
+        {"model.loss"},
+    ),
+    "iterations for a rare class": (
+        without(KEYS, "weights", *DEFAULT_SCHEDULE),
+        np.arange(2400) % 240 == 0,
+        {"epochs", "evaluate_every"},
+    ),
+    "room of class weights": (
+        without(KEYS, *DEFAULT_SCHEDULE) | {"weights": {"classes": "balanced"}},
+        np.arange(480) % 48 == 0,
+        {"weights.max_weight", "epochs", "evaluate_every"},
+    ),
+    "room in a schedule of the job": (
+        KEYS | {"weights": {"classes": "balanced"}},
+        np.arange(480) % 48 == 0,
+        {"weights.max_weight"},
+    ),
+    "epochs without a leak": (OPEN_KEYS | {"epochs": 0}, np.arange(240) % 2, {"epochs"}),
+}
+"""Choices that a job leaves to the tables: the job, the labels, and the fields that the choice sets."""
+
+
+@pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_by_the_tables_sets_its_fields_alone(choice: str) -> None:
+    keys, y, chosen = CHOICES[choice]
+    generator, job = np.random.default_rng(6), vfl.Job(**keys)
+    parties = parties_of(generator.normal(size=(2, len(y), 3)), y.astype(int))
+    before, after = fields(job), fields(settle_job(job, parties))
+    assert {key for key in before | after if before.get(key) != after.get(key)} == chosen
+
+
+SEARCH_KEYS = without(KEYS, "target", "patience")
 """A search fixes the number of epochs, so its jobs do not stop early."""
 TUNED = {"evaluate_every", "epochs", "optimizer", "batch_size"}
 """Fields that a search sets: its jobs are measured once, and take safe steps."""
@@ -171,7 +222,12 @@ SEARCHED: dict[str, tuple[Callable[[vfl.Job], list[vfl.Job]], set[str]]] = {
 GRID = {"epochs": (8, 9)}
 
 
-@pytest.mark.parametrize("keys", [SEARCH_KEYS, EARLY_STOP_KEYS], ids=["fixed", "early stop"])
+SEARCHED_TREE_KEYS = without(TREE_KEYS, "target", "patience")
+
+
+@pytest.mark.parametrize(
+    "keys", [SEARCH_KEYS, EARLY_STOP_KEYS, SEARCHED_TREE_KEYS], ids=["fixed", "early stop", "trees"]
+)
 @pytest.mark.parametrize("kind", SEARCHED)
 def test_jobs_of_a_search_keep_all_that_is_not_listed(kind: str, keys: dict[str, Any]) -> None:
     job = vfl.Job(**keys)

@@ -148,7 +148,7 @@ TABLE = (
     ),
     Derived(
         "a seed of transfers of one conversation and purpose",
-        lambda seed, subchannel, purpose: table_transfers.derived_seed(seed, subchannel, purpose),
+        lambda seed, subchannel, purpose: table_transfers.derived_seeds((seed,), subchannel, purpose)[0],
         {"seed": _A, "subchannel": "", "purpose": "tops"},
         {"seed": _B, "subchannel": "/ahead", "purpose": "switches"},
     ),
