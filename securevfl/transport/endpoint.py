@@ -74,6 +74,7 @@ class Endpoint:
         self._router, self._session_id = router, session_id
         self._stopped = threading.Event()
         self._acceptor: Acceptor | None = None
+        self._callers: dict[str, threading.Thread] = {}  # the threads that call neighbours, by name of the neighbour
         start = secrets.token_bytes(16)
         self.lines = {
             name: Line(
@@ -110,7 +111,10 @@ class Endpoint:
             )
         for name, line in self.lines.items():
             if self._peers.calls(self.me, name):
-                threading.Thread(target=self._call, args=(line,), name=f"call {name}", daemon=True).start()
+                self._callers[name] = threading.Thread(
+                    target=self._call, args=(line,), name=f"call {name}", daemon=True
+                )
+                self._callers[name].start()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def close(self, timeout: float) -> None:
@@ -130,6 +134,7 @@ class Endpoint:
             closer.join()
         self._stopped.set()
         self._release_port(REFUSAL_SECONDS)
+        self._hang_up(REFUSAL_SECONDS)
 
     def abandon(self) -> None:
         """Stop at once, without notifying the neighbours."""
@@ -149,6 +154,14 @@ class Endpoint:
                 line.abandon(self._hung_up())
         elif self._acceptor is not None:
             self._acceptor.stop(grace)
+
+    def _hang_up(self, grace: float) -> None:
+        """End the calls that neighbours have not ended after `grace` seconds."""
+        deadline = time.monotonic() + grace
+        for name, caller in self._callers.items():
+            caller.join(max(0.0, deadline - time.monotonic()))
+            if caller.is_alive():
+                self.lines[name].abandon(self._hung_up())
 
     def _note_refusal(self, name: str, error: SecureVFLError) -> None:
         line = self.lines.get(name)

@@ -72,7 +72,7 @@ class Line:
         self.unconfirmed_bytes = 0  # size of `out` in bytes
         self.expected = 0
         self.stream: Stream | None = None
-        self._newest_stream: Stream | None = None  # the stream that began last; it may not be open yet
+        self.streams: set[Stream] = set()  # all streams that have begun and not ended; they may not be open yet
         self.down_since: float | None = None
         self.closing = False
         self.peer_done = False
@@ -185,8 +185,9 @@ class Line:
         with self.changed:
             if self.failure is not None:
                 raise self.failure
-            self._newest_stream = Stream(self, calling)
-            return self._newest_stream
+            stream = Stream(self, calling)
+            self.streams.add(stream)
+            return stream
 
     def close(self, timeout: float) -> bool:
         """Close this end once all packets are confirmed, and wait until the neighbour has closed its end.
@@ -211,7 +212,7 @@ class Line:
         """End the line and its streams without notifying the neighbour."""
         with self.changed:
             self.failure = self.failure or error
-            streams = [stream for stream in (self.stream, self._newest_stream) if stream is not None]
+            streams = [*self.streams]
             for stream in streams:
                 stream.ended = True
             self.changed.notify_all()

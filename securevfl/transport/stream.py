@@ -159,6 +159,7 @@ class Stream:
         line = self._line
         with line.changed:
             self.ended = True
+            line.streams.discard(self)
             line.changed.notify_all()
             if line.stream not in (None, self):
                 return False

@@ -6,7 +6,9 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from itertools import takewhile
 from queue import Queue
 from typing import Any
@@ -16,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.errors import FrameError, SecureVFLError, TransportError
+from securevfl.errors import FrameError, PeerLost, SecureVFLError, TransportError
 from securevfl.runtime.codec import decode_message, encode_frame, encode_message
 from securevfl.runtime.inbox import Inbox
-from securevfl.transport.acceptor import STREAM_METHOD
+from securevfl.transport.acceptor import STREAM_METHOD, Acceptor
 from securevfl.transport.certificate_names import server_name
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.grpc_tls13 import grpc
@@ -160,6 +162,33 @@ def opened(line: Line) -> Stream:
     stream.read([encode_message(OpenStream(b"x" * 16, b"", 0))])
     assert not stream.ended
     return stream
+
+
+STREAMS: dict[str, Callable[[Line], list[Stream]]] = {
+    "begun to call": lambda line: [line.begin(calling=True)],
+    "begun to be called": lambda line: [line.begin(calling=False)],
+    "begun twice": lambda line: [line.begin(calling=False), line.begin(calling=False)],
+    "open": lambda line: [opened(line)],
+    "open and begun again": lambda line: [opened(line), line.begin(calling=True)],
+    "begun twice and opened": lambda line: [line.begin(calling=False), line.begin(calling=False), opened(line)],
+}
+
+
+@pytest.mark.parametrize("state", STREAMS)
+def test_an_abandoned_line_hangs_up_every_stream(state: str) -> None:
+    line, hung_up = Ends().b, list[int]()
+    streams = STREAMS[state](line)
+    senders = [threading.Thread(target=lambda stream=stream: [*stream.outgoing()], daemon=True) for stream in streams]
+    for number, (stream, sender) in enumerate(zip(streams, senders, strict=True)):
+        stream.hang_up = partial(hung_up.append, number)
+        sender.start()
+    line.abandon(PeerLost("closed", code="SVFL-PEER-LOST"))
+    for sender in senders:
+        sender.join(1)
+    assert [sender.is_alive() for sender in senders] == [False] * len(streams)
+    assert set(hung_up) == {*range(len(streams))}
+    with raises_code(PeerLost, "SVFL-PEER-LOST"):
+        line.begin(calling=False)
 
 
 @pytest.mark.parametrize(
@@ -368,6 +397,37 @@ def bank(meet: Any) -> Iterator[Any]:
     yield meeting
     meeting.caller.channel.close()
     endpoint.close(0)
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["begun", "open"])
+@pytest.mark.parametrize("end", [Endpoint.abandon, partial(Endpoint.close, timeout=0)], ids=["abandon", "close"])
+def test_a_session_that_ends_leaves_no_call_behind(end: Callable[[Endpoint], None], opens: bool, meet: Any) -> None:
+    """The neighbour has accepted the call, and neither sends anything afterwards nor ends the call."""
+    meeting, called = meet(2, addressed=["bank"]), threading.Event()
+    other = Line("bank", "shop", print, print, start=b"b" * 16, patience=60)
+
+    def line_of(session_id: str, name: str) -> Line:
+        called.set()
+        return other
+
+    address = meeting.peers.address["bank"]
+    acceptor = Acceptor(Credentials(meeting.kit("bank"), "bank"), ["shop"], address, line_of, streams=2)
+    endpoint = Endpoint(Credentials(meeting.kit("shop"), "shop"), meeting.peers, print, print)
+    try:
+        with nullcontext() if opens else other.inward:  # the neighbour opens no stream while it delivers a packet
+            endpoint.start()
+            assert called.wait(30)
+            line = endpoint.lines["bank"]
+            with line.changed:
+                assert line.changed.wait_for(lambda: line.opened, 30 if opens else 0) == opens
+            end(endpoint)
+            deadline = time.monotonic() + 2
+            while left := [thread.name for thread in threading.enumerate() if thread.name == "call bank"]:
+                assert time.monotonic() < deadline, left
+                time.sleep(0.01)
+    finally:
+        other.abandon(PeerLost("closed", code="SVFL-PEER-LOST"))
+        acceptor.stop(None)
 
 
 def refusals(answers: list[Any]) -> str:

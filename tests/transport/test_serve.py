@@ -135,27 +135,31 @@ def test_scores_are_those_of_the_run_for_rows_that_all_have(meet: Any, run: vfl.
 
 
 @pytest.mark.parametrize(
-    ("most", "reason"),
+    ("most", "size", "reason"),
     [
-        ({"ids": 9}, "its ledger allows all peers together at most 9 answers to whether an id is in the table"),
-        ({"scores": 9}, "its ledger allows all peers together at most 9 scores"),
+        ({"ids": 9}, 4, "its ledger allows all peers together at most 9 answers to whether an id is in the table"),
+        ({"scores": 9}, 10, "its ledger allows all peers together at most 9 scores"),
     ],
 )
 def test_limits_hold_and_the_next_request_is_answered(
-    meet: Any, run: vfl.Run, most: dict[str, int], reason: str
+    meet: Any, run: vfl.Run, most: dict[str, int], size: int, reason: str
 ) -> None:
-    meeting = meet(3)
+    """Ten rows come in requests of one session, of which the last one exceeds the limit."""
+    meeting, before = meet(3), 9 // size
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), **most)
-    with serving(meeting, run, 1) as ended:
+    with serving(meeting, run, before + 1, max_ids=size) as ended:
         with pytest.raises(TransportError, match="has stopped") as refused:
             ask(meeting, run, held(run, "bank", slice(0, 10)))
         assert STOP_REASONS["limit"] in str(refused.value)
         assert not DisclosureLedger.find(meeting.folder / "shop.ledger").read().tries
-        assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
-    first = {name: requests[0] for name, requests in ended.items()}
-    assert [name for name, request in first.items() if request.outcome == "refused"] == ["shop"]
-    assert reason in first["shop"].reason
-    assert all(requests[-1].outcome == "answered" for requests in ended.values())
+        rest = min(4, 9 - before * size)
+        assert ask(meeting, run, held(run, "bank", slice(0, rest)))[0].scored == rest
+    last = {name: requests[before] for name, requests in ended.items()}
+    assert [name for name, request in last.items() if request.outcome == "refused"] == ["shop"]
+    assert reason in last["shop"].reason
+    for requests in ended.values():
+        assert {request.outcome for request in [*requests[:before], requests[-1]]} == {"answered"}
+        assert all(requests[before].sent < request.sent for request in requests[:before])
 
 
 def test_concurrent_clients_do_not_wait_for_a_stalled_one(meet: Any, run: vfl.Run) -> None:
@@ -237,6 +241,7 @@ def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.R
     last = 20 - 2 * size
     for requests in ended.values():
         assert [request.counts for request in requests] == [ScoreCounts(rows, rows) for rows in (size, size, last)]
+        assert requests[0].sent > requests[1].sent > requests[2].sent > 0  # the first one opens the session
 
 
 def test_a_request_with_too_many_ids_learns_nothing(meet: Any, run: vfl.Run) -> None:
