@@ -1,6 +1,7 @@
 """Interrupted and resumed alignments: the stored state, and the work that is not repeated."""
 
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ from builders import raises_code
 from msgspec.structs import astuple
 
 from securevfl.account.database import AccountDatabase
+from securevfl.base.files import atomic_writer
 from securevfl.crypto.transfers import okvs
 from securevfl.data.row_order import read_rows, rows_path, write_rows
-from securevfl.errors import DataError, TransportError
+from securevfl.errors import DataError, StorageError, TransportError
 from securevfl.protocols.alignment import psi_transfers, psi_work
 from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.alignment.psi_many import IntersectionSize, PrfValues, StoreHeader, StoreSlots
@@ -161,11 +163,16 @@ def test_other_ids_after_a_break_start_afresh(who: str, parties: int, small_chun
     assert not before & {m.points for m in sent(again, Points)}  # type: ignore[attr-defined]
 
 
-def test_a_folder_that_others_may_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("permission", [0o040, 0o020, 0o010, 0o004, 0o002, 0o001], ids=oct)
+def test_a_folder_that_others_may_read_is_refused(permission: int, tmp_path: Path) -> None:
+    """Not a single permission of the group or of other users is accepted."""
     folder = tmp_path / "open"
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(0o700 | permission)
     with raises_code(DataError, "SVFL-FILE-READABLE-BY-OTHERS"):
         FolderJournal(folder, AccountDatabase(None))
+    folder.chmod(0o700)
+    FolderJournal(folder, AccountDatabase(None))
 
 
 def test_a_journal_leaves_other_files_alone(tmp_path: Path) -> None:
@@ -180,6 +187,20 @@ def test_a_journal_leaves_other_files_alone(tmp_path: Path) -> None:
     assert FolderJournal(folder, account).read("mine") == b"twothree"
     journal.clear()
     assert [file.name for file in folder.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("stream", ["secrets", "mine", "theirs", "vole-0"])
+def test_a_cleared_journal_leaves_no_part_of_a_chunk(stream: str, tmp_path: Path) -> None:
+    """A process that is killed while it writes a chunk leaves a draft, which may contain secrets."""
+    folder = tmp_path / "journal"
+    journal = FolderJournal(folder, AccountDatabase(None))
+    for name in ("secrets", "mine"):
+        journal.append(name, b"complete")
+    with suppress(StorageError), atomic_writer(folder / f"{stream}.1.chunk") as draft:
+        draft.write(b"incomplete")
+        assert len([*folder.iterdir()]) == 3
+        journal.clear()  # there is no draft to complete after it
+    assert not folder.exists()
 
 
 def test_the_row_order_is_stored_next_to_the_data(tmp_path: Path) -> None:

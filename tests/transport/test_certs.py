@@ -314,9 +314,10 @@ def test_an_identity_is_checked_when_read(folder: Path, tmp_path: Path) -> None:
         Identity(bank, key, ca, datetime.now(UTC) + timedelta(days=400))
     with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
         Identity(bank, key, init(tmp_path / "other"))
-    key.chmod(0o640)
-    with raises_code(ConfigError, "SVFL-FILE-READABLE-BY-OTHERS"):
-        Identity(bank, key, ca)
+    for permission in (0o040, 0o020, 0o010, 0o004, 0o002, 0o001):
+        key.chmod(0o600 | permission)
+        with raises_code(ConfigError, "SVFL-FILE-READABLE-BY-OTHERS"):
+            Identity(bank, key, ca)
 
 
 def bank_as_key(folder: Path) -> Path:
