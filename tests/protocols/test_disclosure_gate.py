@@ -164,6 +164,17 @@ def test_a_permit_of_another_gate_is_rejected() -> None:
     run_threads({"bank": bank, "shop": lambda channel: None}, WallClock)
 
 
+def test_records_name_the_latest_iteration_that_any_thread_began() -> None:
+    """A thread that generates material for later iterations may begin them before the training does."""
+    gate = DisclosureGate("bank")
+    recorded = list[int]()
+    gate.record_with(lambda record, total: recorded.append(record.iteration))
+    for iteration in (0, 1, 3, 2, 3, 4, 1):
+        gate.begin_iteration(iteration)
+        gate.permit(DisclosureRecord("shop", "labels", 1, 64, iteration=iteration))
+    assert recorded == [0, 1, 3, 3, 3, 4, 4]
+
+
 def test_a_refused_record_is_not_counted() -> None:
     def shop(channel: Channel) -> None:
         channel.gate.record_with(refuse)

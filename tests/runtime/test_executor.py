@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import securevfl as vfl
 from securevfl.errors import CryptoError, TransportError
 from securevfl.runtime import worker_backend
 from securevfl.runtime.executor import Task, TimedExecutor
-from securevfl.runtime.worker_backend import WorkerFuture
+from securevfl.runtime.worker_backend import RemoteObject, RemotePart, WorkerFuture
 from securevfl.runtime.worker_processes import LazyPool, process_pool
 from securevfl.training.run import Run
 
@@ -180,3 +181,38 @@ def test_a_worker_that_never_answers_is_named_within_its_time(monkeypatch: pytes
         assert time.monotonic() - started < 5
     future.set_result(7)
     assert future.result() == 7
+
+
+class Done(RemoteObject[Any]):
+    """A result at a worker whose functions have finished at once, in the given seconds."""
+
+    worker = "w1"
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = iter(seconds)
+
+    def run(self, work: Any, /, *args: Any, **kwargs: Any) -> Any:
+        future: Future[Any] = Future()
+        seconds = next(self.seconds)
+        if seconds < 0:
+            future.set_exception(CryptoError("the function has failed", code="SVFL-CRYPTO-KEY"))
+        else:
+            future.set_result((work(None), seconds))
+        return future
+
+    def derive(self, make: Any, /, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_seconds_of_a_worker_are_handed_out_once() -> None:
+    """Otherwise the time of each iteration would contain that of all earlier ones."""
+    part = RemotePart(0, 3, Done(0.5, 1.0, -1.0, 0.25, 0.0))
+    assert part.spent() == 0.0
+    assert [part.run(lambda chunk: 7).result() for _ in range(2)] == [7, 7]
+    assert part.spent() == 1.5
+    assert part.spent() == 0.0
+    assert isinstance(part.run(lambda chunk: 7).exception(), CryptoError)
+    assert part.spent() == 0.0
+    for expected in (0.25, 0.0):
+        part.run(lambda chunk: 7).result()
+        assert part.spent() == expected

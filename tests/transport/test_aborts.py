@@ -101,6 +101,19 @@ def test_the_reason_is_the_same_whoever_passes_it_on_first(reason: StopReason) -
         assert str(passed_on) == f"telco has stopped: {STOP_REASONS['away']} (shop)"
 
 
+@pytest.mark.parametrize("kind", ERROR_KINDS, ids=lambda kind: kind.__name__)
+def test_only_a_party_that_may_agree_again_says_it_resumes(kind: type[BaseException]) -> None:
+    """Who has refused, or waits for its operator's consent, does not continue when the peers start again."""
+    for resumes in (False, True):
+        abort = Abort.of(made(kind), ["bank"], resumes=resumes)
+        assert abort.resumes == (resumes and abort.reason not in ("refused", "consent"))
+        assert ("resume from its last checkpoint" in str(abort.error("shop", ["shop"]))) == abort.resumes
+
+
+def test_every_reason_of_a_stop_is_that_of_some_error() -> None:
+    assert {Abort.of(made(kind), []).reason for kind in ERROR_KINDS} == set(STOP_REASONS)
+
+
 def test_a_party_is_told_of_nobody_but_its_peers() -> None:
     """A name that a peer has invented, or this party's own name, is not put into the error."""
     for name in (SECRET, "bank"):
