@@ -21,10 +21,14 @@ ROW_DIGEST_BYTES = 16
 DIGEST_CHUNK_ROWS = 65_536
 
 
+def number_rows(X: Floats) -> Floats:
+    """Return the rows of X (n, d) in a form in which equal rows have equal bytes."""
+    return np.ascontiguousarray(X, "<f8") + 0.0  # turns -0.0 into 0.0
+
+
 def content_digests(X: Floats, key: bytes) -> list[bytes]:
     """Return a keyed digest of each row of X (n, d); equal rows have equal digests."""
-    octets = np.ascontiguousarray(X, "<f8") + 0.0  # turns -0.0 into 0.0
-    return [hashlib.blake2b(row.tobytes(), digest_size=ROW_DIGEST_BYTES, key=key).digest() for row in octets]
+    return [hashlib.blake2b(row.tobytes(), digest_size=ROW_DIGEST_BYTES, key=key).digest() for row in number_rows(X)]
 
 
 def block_digests(chunk: RowChunk, key: bytes) -> bytes:

@@ -35,6 +35,7 @@ from securevfl.protocols.score_ledger.row_digests import (
     block_digests,
     content_digests,
     id_salt,
+    number_rows,
     sorted_digests,
 )
 from securevfl.protocols.score_ledger.score_limits import (
@@ -192,8 +193,11 @@ class ScoreLedger:
             return iterations_of(tables, model.hex()) is not None
 
     def commitments(self, ids: Iterable[bytes], X: Floats) -> bytes:
-        """Return commitments to this party's columns X (n, d): keyed digests of `COMMITMENT_BYTES`, concatenated."""
-        octets = np.ascontiguousarray(X, "<f8")
+        """Return commitments to this party's columns X (n, d): keyed digests of `COMMITMENT_BYTES`, concatenated.
+
+        Equal columns of a row have equal commitments, whether a zero in them has a sign or not.
+        """
+        octets = number_rows(X)
         return b"".join(
             hashlib.blake2b(
                 row.tobytes(), digest_size=COMMITMENT_BYTES, key=self._file.key, salt=id_salt(row_id)

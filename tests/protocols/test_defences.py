@@ -13,7 +13,16 @@ from scipy.stats import kstest, norm
 import securevfl as vfl
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
-from securevfl.protocols.residuals.defences import DEFENCES, Gaussian, Marvell, MaxNorm, Rounding, normals, uniforms
+from securevfl.protocols.residuals.defences import (
+    DEFENCES,
+    Gaussian,
+    Marvell,
+    MaxNorm,
+    Noise,
+    Rounding,
+    normals,
+    uniforms,
+)
 from securevfl.protocols.residuals.open_residual import Residual
 
 G = np.random.default_rng(0).uniform(-1, 1, size=(4000, 1))
@@ -96,6 +105,36 @@ def test_marvell_uses_its_power_and_hides_the_classes() -> None:
     few, many = noise[g[:, 0] < 0].var(), noise[g[:, 0] > 0].var()
     # for classes without spread equal noise is best; 6 % more is found, and 2.7 % are a standard error
     assert few == pytest.approx(many, rel=0.25)
+
+
+@pytest.mark.parametrize("values", [[0.2] * 40, [-0.8] * 40, [-0.8], [0.2], [-0.3, 0.7]])
+def test_a_batch_of_one_class_or_row_gets_noise(values: list[float]) -> None:
+    """A defence that lets such a batch pass unchanged would show its labels."""
+    g = np.array(values)[:, None]
+    sizes = {Gaussian(sigma=1): 1.0, Marvell(power=4.0): 4 * (np.mean(g**2) if np.ptp(g) == 0 else 1.0)}
+    for defence, variance in sizes.items():
+        noise = np.array([defence.apply(g, prg()) - g for _ in range(400 // len(g))])
+        # a chi-squared number with 400 degrees of freedom is outside of these bounds once in 1e9
+        assert 0.6 * variance < np.mean(noise**2) < 1.5 * variance
+    assert len({Rounding(step=1.0).apply(g, prg())[0, 0] for _ in range(200)}) == 2  # 0.8^200 < 1e-19
+
+
+def test_each_release_has_a_stream_of_its_own() -> None:
+    """No two trainings, subchannels or releases share noise, and a resumed training draws the noise that follows."""
+
+    def drawn(noise: Noise, number: int | None = None) -> float:
+        return float(normals(noise.take(number), (1,))[0])
+
+    keys = (bytes(32), bytes(31) + b"x")
+    cases = [(key, subchannel, first) for key in keys for subchannel in ("", "a", "b") for first in (0, 1, 256)]
+    assert len({drawn(Noise(*case)) for case in cases}) == len(cases)
+    noise = Noise(keys[0], "a", 0)
+    releases = [drawn(noise) for _ in range(5)]
+    for finished in range(1, 5):
+        resumed = Noise(keys[0], "a", finished)
+        assert [drawn(resumed, number) for number in range(finished)] == releases[:finished]
+        assert drawn(resumed) == releases[finished]
+    assert drawn(Noise(b"", "a", 0)) != drawn(Noise(b"", "a", 0))
 
 
 def test_marvell_is_for_two_classes() -> None:

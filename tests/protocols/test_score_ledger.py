@@ -14,7 +14,13 @@ import pytest
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
 from securevfl.protocols.score_ledger import score_limits
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.score_ledger.row_digests import (
+    COMMITMENT_BYTES,
+    DIGEST_CHUNK_ROWS,
+    ROW_DIGEST_BYTES,
+    content_digests,
+    sorted_digests,
+)
 from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ScoreLedger, ScoreQuery
 from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS, ROWS_PER_EVALUATION
 from tests.builders import raises_code
@@ -171,6 +177,28 @@ def test_the_limit_counts_every_row_of_a_large_set(tmp_path: Path) -> None:
             ledger.record_evaluation("bank", [*others, rows[position]])
         with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
             ledger.check_evaluations("bank", rows, 1)
+
+
+def test_equal_columns_have_equal_digests_in_any_form() -> None:
+    """Neither the sign of a zero nor the memory layout changes a digest; each number, its position and its id does."""
+    key, ledger, X = bytes(32), ScoreLedger(None), np.array([[0.0, 1.5, -3.0], [2.0, 0.0, 0.0]])
+    forms = [X, np.asfortranarray(X), np.where(X == 0, -0.0, X), X.astype(">f8"), X.astype(np.float32), X[::-1][::-1]]
+    assert len({b"".join(content_digests(form, key)) for form in forms}) == 1
+    assert len({ledger.commitments([b"a", b"b"], form) for form in forms}) == 1
+    others = [X[:1], X[:1, ::-1], X[1:], np.abs(X[:1]), np.nextafter(X[:1], 9), X[:1, :2]]
+    assert len({content_digests(other, key)[0] for other in others}) == len(others)
+    committed = {ledger.commitments([row], other) for other in others for row in (b"a", b"b")}
+    assert len(committed) == 2 * len(others)
+
+
+@pytest.mark.parametrize("rows", [0, 1, DIGEST_CHUNK_ROWS, DIGEST_CHUNK_ROWS + 1])
+def test_sorted_digests_of_many_rows_lose_none(rows: int) -> None:
+    """A training row that is missing from the ledger would be scored."""
+    octets = np.random.default_rng(0).bytes(ROW_DIGEST_BYTES * rows)
+    digests = [octets[start : start + ROW_DIGEST_BYTES] for start in range(0, len(octets), ROW_DIGEST_BYTES)]
+    lists = list(sorted_digests([digests[: rows // 3], [], digests[rows // 3 :]]))
+    assert [digest for chunk in lists for digest in chunk] == sorted(digests)
+    assert all(len(chunk) <= DIGEST_CHUNK_ROWS for chunk in lists)
 
 
 def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -> None:

@@ -115,6 +115,33 @@ def test_an_error_stops_all_parties_and_is_raised() -> None:
     assert stopped.is_set()
 
 
+@pytest.mark.parametrize(
+    "lost", [{"shop"}, {"telco"}, {"gym"}, {"shop", "telco"}, set()], ids=lambda lost: " ".join(sorted(lost))
+)
+def test_an_abort_reaches_each_peer_that_is_connected(lost: set[str]) -> None:
+    """A disconnected peer keeps the reason from no other one, whatever their order."""
+
+    class Posted:
+        def __init__(self) -> None:
+            self.frames: dict[str, bytes] = {}
+
+        def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+            if to in lost:
+                raise TransportError(f"{to} is away")
+            self.frames[to] = frame
+
+    peers = ["shop", "telco", "gym"]
+    wire = Posted()
+    bank = Channel(wire, Inbox("bank", peers, SESSION), VirtualClock(Network()), CostCounters(), timeout=0.05)
+    bank.abort(peers, ProtocolError("bank: something is wrong"))
+    assert wire.frames.keys() == set(peers) - lost
+    for peer, frame in wire.frames.items():
+        inbox = Inbox(peer, ["bank"], SESSION)
+        inbox.deliver(frame, STAMP)
+        with raises_code(TransportError, "SVFL-PEER-STOPPED"):
+            channel(inbox).recv("bank", Ping)
+
+
 def test_peers_learn_only_the_reason_of_an_unexpected_error() -> None:
     heard: list[str] = []
 

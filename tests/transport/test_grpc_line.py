@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from itertools import takewhile
 from queue import Queue
 from typing import Any
 
@@ -24,7 +25,7 @@ from securevfl.transport.acceptor import STREAM_METHOD, Acceptor
 from securevfl.transport.certificate_names import server_name
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.grpc_tls13 import grpc
-from securevfl.transport.line import MAX_REFUSALS, Line
+from securevfl.transport.line import MAX_REFUSALS, MAX_UNCONFIRMED_BYTES, SENDER_WAITS_BYTES, Line
 from securevfl.transport.line_messages import Acknowledge, CloseLine, OpenStream, PacketPiece, RefuseStream
 from securevfl.transport.stream import Stream
 from securevfl.transport.tls import Credentials
@@ -221,6 +222,85 @@ def test_what_is_refused_again_and_again_ends_the_line() -> None:
         assert ends.failures == []
         opened(ends.b).read([b"\xc1"])
     assert isinstance(ends.failures[0], FrameError)
+
+
+def pieces_of(stream: Stream) -> Iterator[PacketPiece]:
+    """Yield the pieces of packets that an open stream sends."""
+    messages = stream.outgoing()
+    next(messages)
+    for message in messages:
+        yield decode_message(PacketPiece, message)
+
+
+def test_carried_packets_count_towards_no_limit_of_later_ones() -> None:
+    """Packets that together exceed the size of a packet arrive, and confirmed ones do not count as waiting."""
+    ends = Ends(max_packet=100)
+    stream = opened(ends.b)
+    for number in range(5):
+        for more, piece in ((True, b"x" * 50), (False, b"y" * 50)):
+            stream.read([encode_message(PacketPiece(number, more, 0, piece))])
+        assert not stream.ended
+    assert ends.got["b"] == [b"x" * 50 + b"y" * 50] * 5
+
+    sizes = [7, 0, 60, 1]
+    for size in sizes:
+        ends.a.send(bytes(size))
+    sender = opened(ends.a)
+    assert [len(message.piece) for _, message in zip(sizes, pieces_of(sender), strict=False)] == sizes
+    for confirmed in range(len(sizes) + 1):
+        sender.read([encode_message(Acknowledge(confirmed))])
+        assert ends.a.unconfirmed_bytes == sum(sizes[confirmed:]) == sum(map(len, ends.a.out))
+
+
+@pytest.mark.parametrize("receives", [True, False])
+def test_progress_between_refusals_keeps_the_line(receives: bool) -> None:
+    """Refused messages end a line only if no packet arrives and none is confirmed between them."""
+    ends = Ends()
+    for number in range(2 * MAX_REFUSALS):
+        stream = ends.b.begin(calling=False)
+        stream.read([encode_message(OpenStream(b"x" * 16, b"", 0 if receives else number))])
+        if receives:
+            stream.read([encode_message(PacketPiece(number, False, 0, b"well"))])
+        else:
+            ends.b.send(b"well")
+            next(pieces_of(stream))
+            stream.read([encode_message(Acknowledge(number + 1))])
+        assert not stream.ended
+        stream.read([b"\xc1"])
+        assert stream.ended
+    assert ends.failures == []
+
+
+@pytest.mark.parametrize("end", ["confirmed", "failed", "closed by the peer"])
+def test_a_sender_waits_for_space_from_the_limit_to_the_end(end: str) -> None:
+    """A sender waits if 64 MiB are unconfirmed, not if a byte less is, and never after the end of the line."""
+    line = Ends().a
+    line.send(bytes(SENDER_WAITS_BYTES - 1))
+    line.wait_for_space()
+    line.send(b"x")
+    waiting = threading.Thread(target=line.wait_for_space, daemon=True)
+    waiting.start()
+    waiting.join(0.02)
+    assert waiting.is_alive()
+    stream = opened(line)
+    if end == "confirmed":
+        assert sum(1 for _ in takewhile(lambda piece: not piece.number, pieces_of(stream))) == SENDER_WAITS_BYTES >> 20
+        stream.read([encode_message(Acknowledge(1))])
+    elif end == "failed":
+        line.fail(TransportError("gone"))
+    else:
+        stream.read([encode_message(CloseLine(0))])
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
+def test_a_line_fails_from_one_byte_above_its_limit_on() -> None:
+    ends, packet = Ends(), bytes(SENDER_WAITS_BYTES)
+    for _ in range(MAX_UNCONFIRMED_BYTES // len(packet)):
+        ends.a.send(packet)
+    assert ends.failures == []
+    ends.a.send(b"x")
+    assert [failure.code for failure in ends.failures] == ["SVFL-PEER-AWAY"]
 
 
 def test_fuzzed_messages_of_the_line() -> None:
