@@ -26,8 +26,8 @@ def celu_rounds(part: Part) -> str:
         f"W = 5, xi = 60, depth 3, {starts(plan)}, an evaluation every {plan['every']} rounds.\n\n"
         + table(["method", "AUC", "own step", "rounds", "one step", "rounds", "of plain"], cells)
         + f"\nAt one step, celu takes {_percent_of_plain(rows, 'one_')} of the rounds of plain training; at the step "
-        f"that is best for each method on validation rows, it takes {_percent_of_plain(rows, '')}. The paper has 55 to 60 % "
-        "fewer rounds, over 31,540 rounds of small steps.\n\n"
+        f"that is best for each method on validation rows, it takes {_percent_of_plain(rows, '')}. The paper has "
+        "55 to 60 % fewer rounds, over 31,540 rounds of small steps.\n\n"
         "![AUC by rounds](figures/celu.svg)\n"
     )
 
