@@ -209,6 +209,44 @@ def test_a_store_is_bounded(make, tmp_path: Path):
     store.put(1, bytes(16), 1, [bytes(60)])
 
 
+@pytest.mark.parametrize("parts", [[0, 0, 1, 1, 2, 2], [0, 1, 1, 2], [0, 0, 1, 2]], ids=str)
+@pytest.mark.parametrize("make", [lambda path: MemoryStore(), DiskStore], ids=["memory", "disk"])
+def test_each_part_of_an_iteration_is_taken_once_in_order(make, parts: list[int], tmp_path: Path):
+    """A store gives out the next part of the current iteration or the first one of the next, and never another one."""
+    store: PreprocessingStore = make(tmp_path)
+    records = {(number, part): b"%d %d" % (number, part) for number in range(3) for part in range(2)}
+    store.write(0, bytes(16), 0, 3, [(*key, data) for key, data in records.items()])
+    current, taken = -1, 0
+    for number in parts:
+        step = (number, 0 if number > current else taken)
+        for other in records.keys() - {(current, taken), (current + 1, 0)}:
+            with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
+                store.take(0, *other)
+        assert store.take(0, *step) == records[step]
+        current, taken = number, step[1] + 1
+    store.close()
+
+
+@pytest.mark.parametrize("make", [lambda path: MemoryStore(100), lambda path: DiskStore(path, 100)])
+def test_a_dropped_chunk_leaves_nothing_to_the_next_one(make, tmp_path: Path):
+    """A chunk with the number of an earlier one has its own records, sizes and order, used or not."""
+    store: PreprocessingStore = make(tmp_path)
+    files = {path.name for path in tmp_path.iterdir()}
+    for count, name in ((3, b"a"), (1, b"b"), (2, b"c"), (3, b"a")):
+        records = [bytes([number]) * (10 * count + number) for number in range(count)]
+        store.put(0, name * 16, count, records)
+        assert store.free_bytes == 100 - sum(map(len, records))
+        assert (store.chunk(0).name, store.chunk(0).first, store.chunk(0).count) == (name * 16, count, count)
+        assert [store.peek(0, number) for number in range(count)] == records
+        assert [store.take(0, number) for number in range(count - 1)] == records[:-1]
+        store.drop(0)
+        assert (store.free_bytes, store.chunk_numbers) == (100, ())
+        assert {path.name for path in tmp_path.iterdir()} == files
+        with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
+            store.peek(0, 0)
+    store.close()
+
+
 def test_a_training_from_disk_is_as_good(tmp_path: Path):
     case = Case(*breast(rows=200), 100)
     ready = {name: DiskStore(tmp_path / name) for name in "ab"}
