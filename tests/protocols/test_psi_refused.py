@@ -1,9 +1,12 @@
 """Alignments in which a message was altered in transit, and the error with which each ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from builders import raises_code
 
@@ -26,7 +29,17 @@ from securevfl.protocols.alignment.psi_transfers import (
     VoleSums,
     VoleTrees,
 )
-from securevfl.protocols.alignment.psi_work import AlignmentHello, AlignmentStart, Points, TwiceBlinded
+from securevfl.protocols.alignment.psi_work import (
+    ITEMS_PER_MESSAGE,
+    AlignmentHello,
+    AlignmentStart,
+    Points,
+    TwiceBlinded,
+    check_ascending,
+    check_ascending_blocks,
+    check_size,
+    chunks,
+)
 from securevfl.runtime.codec import Message
 from tests.protocols.test_psi import Twist, play
 
@@ -168,3 +181,49 @@ def test_invalid_messages_by_transfers_are_rejected(cheat: str, twist: Twist) ->
 def test_invalid_messages_are_rejected(parties: int, cheat: str, twist: Twist) -> None:
     with pytest.raises(ProtocolError):
         play([list(range(20))] * parties, twist={cheat: twist})
+
+
+def is_refused(check: Callable[[], object]) -> bool:
+    try:
+        check()
+    except ProtocolError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("width", [2, 32])
+@pytest.mark.parametrize("encoded", [(0, 1, 256), (1, 255, 257), (254, 255, 256)], ids=str)
+def test_items_ascend_within_and_between_messages(width: int, encoded: tuple[int, ...]) -> None:
+    """Every list of three items, in one message or two, is refused unless it ascends without repetition."""
+
+    def receive(*messages: Sequence[int]) -> None:
+        previous = b""
+        for message in messages:
+            raw = b"".join(encoded[item].to_bytes(width, "big") for item in message)
+            previous = check_ascending("shop", "points", raw, width, previous)
+
+    for items in product(range(len(encoded)), repeat=3):
+        expected = items != (0, 1, 2)
+        for first in (1, 2):
+            assert is_refused(partial(receive, items[:first], items[first:])) == expected
+        assert is_refused(partial(receive, items)) == expected
+
+
+def test_blocks_ascend_by_their_first_word_and_then_their_second() -> None:
+    blocks = [(0, 0), (0, 2**64 - 1), (1, 0), (2**63, 1), (2**64 - 1, 2**64 - 1)]
+    for first, second in product(blocks, repeat=2):
+        refused = is_refused(partial(check_ascending_blocks, "shop", "slots", np.array([first, second], np.uint64)))
+        assert refused == (first >= second)
+    check_ascending_blocks("shop", "slots", np.array(blocks, np.uint64))
+
+
+@pytest.mark.parametrize("rows", [1, ITEMS_PER_MESSAGE, ITEMS_PER_MESSAGE + 1, 2 * ITEMS_PER_MESSAGE + 5])
+def test_each_chunk_of_a_list_has_exactly_its_size(rows: int) -> None:
+    """The sizes of all messages of a list add up to the list; another number of items or bytes is refused."""
+    width, sizes = 2, list[int]()
+    for number in range(chunks(rows)):
+        sizes.append(min(ITEMS_PER_MESSAGE, rows - sum(sizes)))
+        for change in (-width, -1, 0, 1, width):
+            raw = bytes(sizes[-1] * width + change)
+            assert is_refused(partial(check_size, "shop", "points", raw, width, number, rows)) == bool(change)
+    assert sum(sizes) == rows
