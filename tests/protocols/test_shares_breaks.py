@@ -216,14 +216,14 @@ def test_each_part_of_an_iteration_is_taken_once_in_order(make, parts: list[int]
     store: PreprocessingStore = make(tmp_path)
     records = {(number, part): b"%d %d" % (number, part) for number in range(3) for part in range(2)}
     store.write(0, bytes(16), 0, 3, [(*key, data) for key, data in records.items()])
-    current, taken = -1, 0
+    current, following = -1, 0
     for number in parts:
-        step = (number, 0 if number > current else taken)
-        for other in records.keys() - {(current, taken), (current + 1, 0)}:
+        step = (number, 0 if number > current else following)
+        for other in records.keys() - {(current, following), (current + 1, 0)}:
             with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
                 store.take(0, *other)
         assert store.take(0, *step) == records[step]
-        current, taken = number, step[1] + 1
+        current, following = number, step[1] + 1
     store.close()
 
 
