@@ -107,8 +107,10 @@ def test_the_full_job_sets_every_field_off_its_default() -> None:
             known = key.endswith((".name", ".library", "protocol.sum", "precision", "momentum", "decay"))
             assert known or value != fields(plain)[key] or key in ELSEWHERE, key
     assert set(OPEN_KEYS) | {"exposure", "scale", "target", "patience"} == set(vfl.Job.model_fields)
-    own = set(vfl.Trees.model_fields) - set(vfl.GeneralLinear.model_fields)
-    assert TREES.keys() == own - {"pairs", "loss_name"} | {"name"}  # pairs open no weights; the labels choose the loss
+    tree_fields = set(vfl.Trees.model_fields) - set(vfl.GeneralLinear.model_fields)
+    assert TREES.keys() == tree_fields - {"pairs", "loss_name"} | {
+        "name"
+    }  # pairs open no weights; the labels choose the loss
     assert all(getattr(vfl.Trees(), key) != value for key, value in TREES.items() if key != "name")
 
 

@@ -152,8 +152,8 @@ def test_limits_hold_and_the_next_request_is_answered(
             ask(meeting, run, held(run, "bank", slice(0, 10)))
         assert STOP_REASONS["limit"] in str(refused.value)
         assert not DisclosureLedger.find(meeting.folder / "shop.ledger").read().tries
-        rest = min(4, 9 - before * size)
-        assert ask(meeting, run, held(run, "bank", slice(0, rest)))[0].scored == rest
+        rows_left = min(4, 9 - before * size)
+        assert ask(meeting, run, held(run, "bank", slice(0, rows_left)))[0].scored == rows_left
     last = {name: requests[before] for name, requests in ended.items()}
     assert [name for name, request in last.items() if request.outcome == "refused"] == ["shop"]
     assert reason in last["shop"].reason
