@@ -129,7 +129,7 @@ class Acceptor:
             if stream.end("the stream was cut"):
                 eventlog.warn(self.me, "connection interrupted", {"peer": name})
 
-        stream.hang_up = context.cancel
+        stream.set_hang_up(context.cancel)
         context.add_callback(end)
         threading.Thread(target=read, name=f"read {name}", daemon=True).start()
         yield from stream.outgoing()

@@ -183,7 +183,7 @@ class Endpoint:
             cause = "the stream was cut"
             with grpc.secure_channel(target, self._credentials.identity.channel_credentials(), options) as channel:
                 call = channel.stream_stream(STREAM_METHOD)(stream.outgoing(), metadata=metadata)
-                stream.hang_up = call.cancel
+                stream.set_hang_up(call.cancel)
                 try:
                     stream.read(call)
                     cancel_later = threading.Timer(REFUSAL_SECONDS, call.cancel)

@@ -60,6 +60,13 @@ class Stream:
         self._pieces: list[bytes] = []
         self._size = 0
 
+    def set_hang_up(self, hang_up: Callable[[], object]) -> None:
+        """Set the function that ends the stream at once, and call it if the stream has ended already."""
+        with self._line.changed:
+            self.hang_up, ended = hang_up, self.ended
+        if ended:
+            hang_up()
+
     def outgoing(self) -> Iterator[bytes]:
         """Yield the messages to send, until the stream ends."""
         line = self._line

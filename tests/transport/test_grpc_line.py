@@ -174,13 +174,16 @@ STREAMS: dict[str, Callable[[Line], list[Stream]]] = {
 }
 
 
+@pytest.mark.parametrize("abandoned_first", [False, True])
 @pytest.mark.parametrize("state", STREAMS)
-def test_an_abandoned_line_hangs_up_every_stream(state: str) -> None:
+def test_an_abandoned_line_hangs_up_every_stream(state: str, abandoned_first: bool) -> None:
     line, hung_up = Ends().b, list[int]()
     streams = STREAMS[state](line)
     senders = [threading.Thread(target=lambda stream=stream: [*stream.outgoing()], daemon=True) for stream in streams]
+    if abandoned_first:  # the line may end before the call of a stream that has begun exists
+        line.abandon(PeerLost("closed", code="SVFL-PEER-LOST"))
     for number, (stream, sender) in enumerate(zip(streams, senders, strict=True)):
-        stream.hang_up = partial(hung_up.append, number)
+        stream.set_hang_up(partial(hung_up.append, number))
         sender.start()
     line.abandon(PeerLost("closed", code="SVFL-PEER-LOST"))
     for sender in senders:
