@@ -33,13 +33,13 @@ def celu_rounds(part: Part) -> str:
 
 
 def _percent_of_plain(rows: Sequence[Row], step: str) -> str:
-    """Return the range over all targets of celu's rounds in percent of those of plain training."""
+    """Return the range of celu's rounds in percent of plain training's, over the targets that both reach; else "-"."""
     shares = []
     for row in rows:
         celu, plain = typical(row, step), typical(pick(rows, method="plain", target=row["target"]), step)
         if row["method"] == "celu" and celu is not None and plain is not None:
             shares.append(100 * celu / plain)
-    return f"{min(shares):.0f} to {max(shares):.0f} %"
+    return f"{min(shares):.0f} to {max(shares):.0f} %" if shares else "-"
 
 
 def celu_steps(part: Part) -> str:

@@ -52,8 +52,8 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 MAX_SHUFFLED_BITS = 32
 """The largest number of bits k of a word: an oblivious transfer gives pads of 64 bits, and a switch needs two words."""
 
-SWITCHES_PER_EXTENSION = 1 << 17
-"""The largest number of switches whose oblivious transfers are generated at once, to limit memory."""
+MAX_SWITCHES_OF_A_PART = 1 << 17
+"""The largest part of a network whose oblivious transfers are stored together; `Transfers.generate` groups parts."""
 
 _HALF = np.uint64(32)
 
@@ -153,7 +153,7 @@ def prepare_shuffle(
         The precomputed material.
     """
     ring, network = ShareRing(bits), switch_network(rows, blocks)
-    stored = list(transfers.generate(extensions(network.switches)))  # step 1
+    stored = list(transfers.generate(parts_of_switches(network.switches)))  # step 1
     if context.me == context.active:
         return _prepare_active(context, peer, ring, network, stored)
     chi = np.frombuffer(b"".join(choices for choices, _ in stored), np.uint8)
@@ -166,17 +166,17 @@ def prepare_shuffle(
     return Shuffle(ring, network, settings=settings, added=ring.reduce(_halves(pad) + crossing))
 
 
-def extensions(switches: int) -> list[int]:
-    """Divide the switches of a network into parts whose oblivious transfers are generated one after another.
+def parts_of_switches(switches: int) -> list[int]:
+    """Divide the switches of a network into parts, so that no extension of oblivious transfers has too many rows.
 
     Args:
-        switches: the number of switches.
+        switches: the number of switches, at least 1.
 
     Returns:
-        The number of switches of each part, from 1 to `SWITCHES_PER_EXTENSION`; [0] for a network without switches.
+        The number of switches of each part, from 1 to `MAX_SWITCHES_OF_A_PART`.
     """
-    starts = range(0, max(switches, 1), SWITCHES_PER_EXTENSION)
-    return [min(SWITCHES_PER_EXTENSION, switches - start) for start in starts]
+    starts = range(0, switches, MAX_SWITCHES_OF_A_PART)
+    return [min(MAX_SWITCHES_OF_A_PART, switches - start) for start in starts]
 
 
 def multiset_bits(rows: int, bits: int) -> int:

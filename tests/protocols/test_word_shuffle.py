@@ -28,14 +28,14 @@ from securevfl.protocols.shares import word_shuffle
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.protocols.shares.word_shuffle import (
-    SWITCHES_PER_EXTENSION,
+    MAX_SWITCHES_OF_A_PART,
     MaskedWords,
     Shuffle,
     ShuffledWords,
     SwitchSettings,
     SwitchWords,
-    extensions,
     multiset_bits,
+    parts_of_switches,
     prepare_shuffle,
     run_shuffle,
 )
@@ -130,10 +130,10 @@ def test_words_of_each_block_are_shuffled(rows: int, bits: int, blocks: int) -> 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_transfers_of_switches_are_generated_in_parts(parts: int, more: int) -> None:
-    switches = parts * SWITCHES_PER_EXTENSION + more
-    sizes = extensions(switches)
+    switches = parts * MAX_SWITCHES_OF_A_PART + more
+    sizes = parts_of_switches(switches)
     assert sum(sizes) == switches
-    assert all(1 <= size <= SWITCHES_PER_EXTENSION for size in sizes)
+    assert all(1 <= size <= MAX_SWITCHES_OF_A_PART for size in sizes)
     assert len(sizes) == parts + (more > 0)
 
 
