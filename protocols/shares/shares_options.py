@@ -50,8 +50,8 @@ class Shares(MessageProtocol):
     clip: float = Field(default=8.0, ge=1, le=64)
     """Scaled columns are clipped to [-clip, clip]."""
     chunk: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of epochs for which preprocessing is computed at once. Default: the largest divisor of 40 with
-    which they need at most one GiB."""
+    """Number of epochs for which preprocessing is computed at once. Default: 40, halved until they need at most
+    half a GiB."""
 
     metrics: Literal["pairs", "loss"] = "pairs"
     """What the final evaluation opens: "loss" opens one sum of losses; "pairs" also opens one pair of a rounded score

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.data.schedule import rows_of_epochs
 from securevfl.errors import SecureVFLError
 from securevfl.families.run_facts import pooled_run_facts
-from securevfl.families.shares.chunk_pipeline import MAX_PREPROCESSING_BYTES, chunk_epochs
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 
 ROWS = 12_000
@@ -94,19 +92,6 @@ def test_all_epochs_are_one_chunk_if_there_is_room(limit: int, chunks: int, monk
     assert len(chunk_numbers) == chunks
     assert f"{chunks} counts of rows" in sheet
     assert f"(chunk = {40 if chunks == 1 else 10})" in sheet
-
-
-@pytest.mark.parametrize("rows", [1000, 150_000, 500_000, 1_000_000, 2_000_000, 4_500_000, 50_000_000])
-@pytest.mark.parametrize("outputs", [1, 3, 10])
-def test_a_chunk_has_as_many_epochs_as_fit(rows: int, outputs: int) -> None:
-    job = block_descent_job(epochs=40, batch_size="growing")
-    used = rows_of_epochs(rows, 40, "growing")
-
-    def size(epochs: int) -> int:
-        return max(sum(used[start : start + epochs]) for start in range(0, 40, epochs)) * outputs * 16 * 7
-
-    fitting = [epochs for epochs in range(1, 41) if 40 % epochs == 0 and size(epochs) <= MAX_PREPROCESSING_BYTES]
-    assert chunk_epochs(job, rows, outputs) == max(fitting, default=1)
 
 
 def test_columns_count_as_the_model_makes_them() -> None:

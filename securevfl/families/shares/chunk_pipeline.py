@@ -20,9 +20,8 @@ from securevfl.runtime.channel import Channel
 
 T = TypeVar("T")
 
-MAX_PREPROCESSING_BYTES = 1 << 30  # maximum size of a chunk's preprocessing in bytes; chunks have as many epochs as fit
-CHUNK_EPOCHS = (40, 20, 10, 8, 5, 4, 2, 1)
-"""The numbers of epochs that a chunk can have unless the job states one: divisors of the default number of epochs."""
+MAX_PREPROCESSING_BYTES = 1 << 29  # maximum size of a chunk's preprocessing in bytes; chunks have as many epochs as fit
+MAX_CHUNK_EPOCHS = 40
 
 
 class ChunkPipeline(Generic[T]):
@@ -90,12 +89,10 @@ def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
         return options.chunk
     row_bytes = outputs * 16 * (1 + options.table_bits)
     rows_by_epoch = rows_of_epochs(rows, job.epochs, job.batch_size)
-    fitting = (
-        epochs
-        for epochs in CHUNK_EPOCHS
-        if row_bytes * _largest_chunk(rows_by_epoch, epochs) <= MAX_PREPROCESSING_BYTES
-    )
-    return next(fitting, 1)
+    epochs = MAX_CHUNK_EPOCHS
+    while epochs > 1 and row_bytes * _largest_chunk(rows_by_epoch, epochs) > MAX_PREPROCESSING_BYTES:
+        epochs //= 2
+    return epochs
 
 
 def _largest_chunk(rows_by_epoch: Sequence[int], epochs: int) -> int:
