@@ -116,7 +116,9 @@ class Prg(Secret):
 
 
 def first_streams(keys: Iterable[bytes], label: str) -> list[Keystream]:
-    """Return stream 0 of a new `Prg` for each of many keys, each of which is used for this label just once.
+    """Return stream 0 of a new `Prg` for each of many keys.
+
+    This is faster than to create the generators. A second call with the same keys and label returns the same streams.
 
     Args:
         keys: secret keys of 32 bytes.

@@ -112,9 +112,8 @@ def fedbcd_mnist(part: Part) -> str:
             ratios.append(f"{name[-2:]} with Q = {q} {best_share} (own steps), {one} (one step)")
     return (
         "### Rounds of convolutional parties\n"
-        f"MNIST in halves, {plan['width']} channels, {plan['dense']} units, {plan['rows']:,} pictures of which a "
-        f"quarter "
-        f"is held out, batches of {plan['batch']}, steps eta0 / sqrt(t + 1), {starts(plan)}, at most "
+        f"MNIST in halves, {plan['width']} channels, {plan['dense']} units, {plan['rows']:,} pictures (a quarter is "
+        f"held out), batches of {plan['batch']}, steps eta0 / sqrt(t + 1), {starts(plan)}, at most "
         f"{plan['cap']} rounds, an evaluation every {plan['every']}. "
         "The paper has 64 channels, all pictures, and .35 (Q = 3) and .17 (Q = 5) of FedSGD's "
         f"rounds to .997, which is out of reach of so few pictures and rounds.\n\n"

@@ -33,18 +33,19 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.key_derivation import derive_key
-from securevfl.crypto.prg import Keystream, first_streams
+from securevfl.crypto.prg import first_streams
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
 from securevfl.crypto.transfers.ot_extension import CHECK_BYTES, Octets, TransferEndpoint
-from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS, SMALL_FIELD_BITS, Leaves
+from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS, SMALL_FIELD_BITS, Leaves, map_known
 from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
@@ -284,10 +285,8 @@ class TransferSender(_FieldEndpoint):
     def __init__(self, secret: bytes, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
         self._secret = secret
-        self._streams: list[list[Keystream | None]] = []
-        for block in seeds:
-            streams = iter(first_streams(filter(None, block), FIELD_TRANSFER_LABEL))
-            self._streams.append([next(streams) if seed else None for seed in block])
+        streams = partial(first_streams, label=FIELD_TRANSFER_LABEL)
+        self._streams = [map_known(block, streams, None) for block in seeds]
 
     def extend(self, rows: int, message: bytes) -> SenderBlock:
         """Process the receiver's message for the next block of rows.

@@ -27,7 +27,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key
 from securevfl.errors import CryptoError
@@ -43,6 +44,8 @@ TREE_BASES = SMALL_FIELD_BITS * BLOCKS
 TREES_BYTES = BLOCKS * (2 * (SMALL_FIELD_BITS - 1) + 1) * SYMMETRIC_KEY_BYTES + SYMMETRIC_KEY_BYTES
 """Length of B's message in bytes."""
 
+T = TypeVar("T")
+U = TypeVar("U")
 Leaves = list[bytes]
 """The seeds of a block; an empty one is unknown."""
 
@@ -52,6 +55,21 @@ def fresh_secret() -> tuple[bytes, list[bool]]:
     bits = int.from_bytes(os.urandom(-(-TREE_BASES // 8)), "little")
     secret = bytes(bits >> (SMALL_FIELD_BITS * block) & (ELEMENTS - 1) for block in range(BLOCKS))
     return secret, choices_of(secret)
+
+
+def map_known(block: Leaves, compute: Callable[[list[bytes]], Sequence[T]], unknown: U) -> list[T | U]:
+    """Compute a value for each seed of a block that is known.
+
+    Args:
+        block: the seeds of the block.
+        compute: computes the values of all known seeds.
+        unknown: the value of an unknown seed.
+
+    Returns:
+        A value for each seed of the block, in order.
+    """
+    values = iter(compute([seed for seed in block if seed]))
+    return [next(values) if seed else unknown for seed in block]
 
 
 def choices_of(secret: bytes) -> list[bool]:

@@ -181,11 +181,8 @@ class BaseTransfers(Secret):
     def _derived(self, context: PartyContext, purpose: str) -> list[Leaves]:
         """Establish the base transfers; return the seeds for one subchannel and purpose."""
         self.establish()
-        derived = []
-        for block in self._seeds:
-            known = iter(derived_seeds(filter(None, block), context.subchannel, purpose))
-            derived.append([next(known) if seed else b"" for seed in block])
-        return derived
+        derive = partial(derived_seeds, subchannel=context.subchannel, purpose=purpose)
+        return [punctured_seeds.map_known(block, derive, b"") for block in self._seeds]
 
 
 def derived_seeds(seeds: Iterable[bytes], subchannel: str, purpose: str) -> list[bytes]:

@@ -134,7 +134,7 @@ class Endpoint:
             closer.join()
         self._stopped.set()
         self._release_port(REFUSAL_SECONDS)
-        self._hang_up(REFUSAL_SECONDS)
+        self._end_calls(REFUSAL_SECONDS)
 
     def abandon(self) -> None:
         """Stop at once, without notifying the neighbours."""
@@ -155,7 +155,7 @@ class Endpoint:
         elif self._acceptor is not None:
             self._acceptor.stop(grace)
 
-    def _hang_up(self, grace: float) -> None:
+    def _end_calls(self, grace: float) -> None:
         """End the calls that neighbours have not ended after `grace` seconds."""
         deadline = time.monotonic() + grace
         for name, caller in self._callers.items():

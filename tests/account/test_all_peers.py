@@ -98,7 +98,7 @@ LIMITS: dict[str, Callable[[Sequence[str], DisclosureLedger, str], None]] = {
     **{kind: partial(disclosed_to, kind=kind, limit=Limit(3)) for kind in DISCLOSURE_KINDS},
     **{f"share of {kind}": partial(disclosed_to, kind=kind, limit=Limit(0.03, share=True)) for kind in KIND_TOTALS},
 }
-"""Functions that disclose one number to each peer in one run. Three numbers reach the limit, whoever receives them."""
+"""Functions that disclose one number to each peer in one run. Three numbers reach the limit, for any receivers."""
 
 
 @pytest.mark.parametrize("limit", LIMITS)

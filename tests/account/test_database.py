@@ -167,7 +167,7 @@ def test_a_change_survives_interrupted_openings(account: Account, monkeypatch: p
 
 
 def test_a_change_survives_interrupted_changes(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dying processes have opened the file before, and each carries the earlier changes out with its own."""
+    """Each dying process has opened the file before, and carries out the earlier changes together with its change."""
     account.add()
     others = [AccountDatabase(account.path) for _ in INTERRUPTIONS]
     account.add_and_die("after the counter", monkeypatch)

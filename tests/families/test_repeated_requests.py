@@ -1,4 +1,4 @@
-"""A session of a kernel model, which caches features of rows, answers each request about its own rows."""
+"""A session of a kernel model caches features of rows, and scores in each request the rows of this request."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ACCEPTS = ("columns", "rank", "fresh_equations")
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_a_later_request_is_about_its_own_rows(blocks: int) -> None:
-    """Requests with as many rows, fewer and more rows, and the first rows again, have the scores of a new session."""
+def test_a_later_request_scores_the_rows_that_it_names(blocks: int) -> None:
+    """Requests with the same number of rows, fewer, more, and the first rows again have the scores of a new session."""
     columns = random_blocks(2, 60, COLUMNS)
     y = (sum(block.sum(axis=1) for block in columns) > 0).astype(int)
     model = vfl.Kernel(gamma=0.1, blocks=blocks, block_size=16)

@@ -1,4 +1,4 @@
-"""Each block of rows is scored and rounded as its own rows, and results of parts of a request keep their rows."""
+"""Scores of a block belong to the rows of this block, and results of parts of a request keep their rows."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_joined_results_are_the_rows_in_their_order() -> None:
 
 
 def test_the_first_state_that_applies_to_a_row_is_reported() -> None:
-    """A user who is told another state would change columns in vain, or ask for a row again that gets no score."""
+    """With another state, a user would change columns in vain, or ask for a row again that gets no score."""
     order = ("trained", "changed", "scored", "beyond", "unknown")
     flags = np.array(list(product([False, True], repeat=len(order))))
     trained, changed, scored, beyond, unknown = flags.T
