@@ -108,13 +108,12 @@ def kept_exchanges() -> list[str]:
 
     alone = [row["step"] for row in rows if row["method"] == "celu" and row["rounds"] is not None]
     assert alone == [0.01, 0.02, 0.045]
-    assert all(row["rounds"] is None for row in rows if row["method"] == "celu, pipeline")
-    plain = [row for row in rows if row["method"] == "plain" and row["rounds"] is not None]
-    assert min(plain, key=lambda row: row["rounds"])["step"] == 0.045
+    assert [row["reached"] for row in rows if row["method"] == "celu, pipeline"] == [1, 0, 0, 0]
+    assert [row["step"] for row in rows if row["method"] == "fedbcd" and row["auc"]] == [0.01, 0.02]
     return [
         f"At .02, R = 5 takes {rounds('celu', 0.02)} rounds to an AUC of .80 and plain training "
-        f"{rounds('plain', 0.02)}. At .045, the best step for plain training, they take "
-        f"{rounds('celu', 0.045)} and {rounds('plain', 0.045)}",
+        f"{rounds('plain', 0.02)}. At .045 they take {rounds('celu', 0.045)} and {rounds('plain', 0.045)}, and R = 2 "
+        f"takes {rounds('celu R=2', 0.045)}",
         *small_steps(),
         cached_exchanges(),
         *sealed_aucs(),
