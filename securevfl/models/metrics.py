@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class ScoredRows:
         f: the outputs (n, c).
         y: the labels (n,).
         classes: the classes of the labels.
-        w: the weights of the rows (n,).
+        w: the weights of the rows (n,); for `RANKINGS` also several weightings (k, n) at once.
     """
 
     loss: Loss
@@ -43,7 +43,7 @@ class ScoredRows:
 
     @cached_property
     def cumulative(self) -> tuple[Floats, Floats]:
-        """For each distinct score, the weight of positive rows, and of all rows, at or above it (`_cumulative`)."""
+        """For each distinct score, the weight of positive rows, and of all rows, at or above it (..., scores)."""
         return _cumulative(self.y == self.classes[1], self.f[:, 0], self.w)
 
     @cached_property
@@ -150,14 +150,14 @@ def kolmogorov_smirnov(positive: NDArray[np.bool_], score: Floats, weights: Floa
     Returns:
         The statistic.
     """
-    return _distance(*_cumulative(positive, score, weights))
+    return float(_distance(*_cumulative(positive, score, weights)))
 
 
-def _distance(positives: Floats, rows: Floats) -> float:
-    if not 0 < positives[-1] < rows[-1]:
-        return float("nan")
-    negatives = (rows - positives) / (rows[-1] - positives[-1])
-    return float(np.abs(positives / positives[-1] - negatives).max())
+def _distance(positives: Floats, rows: Floats) -> Floats:
+    negatives = rows - positives
+    with np.errstate(invalid="ignore"):  # 0 / 0 without rows of a class
+        shares = positives / positives[..., -1:], negatives / negatives[..., -1:]
+    return np.abs(shares[0] - shares[1]).max(axis=-1)
 
 
 def average_precision(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
@@ -173,14 +173,14 @@ def average_precision(positive: NDArray[np.bool_], score: Floats, weights: Float
     Returns:
         The area.
     """
-    return _precision(*_cumulative(positive, score, weights))
+    return float(_precision(*_cumulative(positive, score, weights)))
 
 
-def _precision(positives: Floats, rows: Floats) -> float:
-    if not positives[-1]:
-        return float("nan")
+def _precision(positives: Floats, rows: Floats) -> Floats:
     precision = np.divide(positives, rows, out=np.zeros_like(positives), where=rows > 0)  # the first rows may weigh 0
-    return float((np.diff(positives, prepend=0) / positives[-1] * precision).sum())
+    with np.errstate(invalid="ignore"):  # 0 / 0 without positive rows
+        gains = np.diff(positives, prepend=0) / positives[..., -1:]
+    return (gains * precision).sum(axis=-1)
 
 
 def lift(positive: NDArray[np.bool_], score: Floats, top: float = LIFT_SHARE, weights: Floats | None = None) -> float:
@@ -198,15 +198,15 @@ def lift(positive: NDArray[np.bool_], score: Floats, top: float = LIFT_SHARE, we
     Returns:
         The lift.
     """
-    return _gain(*_cumulative(positive, score, weights), top)
+    return float(_gain(*_cumulative(positive, score, weights), top))
 
 
-def _gain(positives: Floats, rows: Floats, top: float = LIFT_SHARE) -> float:
-    if not positives[-1]:
-        return float("nan")
-    selected = top * rows[-1]
-    hits = np.interp(selected, np.append(0, rows), np.append(0, positives))
-    return float(hits / selected / (positives[-1] / rows[-1]))
+def _gain(positives: Floats, rows: Floats, top: float = LIFT_SHARE) -> Floats:
+    selected = np.asarray(top * rows[..., -1])
+    curves = [np.insert(totals, 0, 0, axis=-1).reshape(-1, totals.shape[-1] + 1) for totals in (rows, positives)]
+    hits = [np.interp(x, *curve) for x, *curve in zip(np.ravel(selected), *curves, strict=True)]
+    with np.errstate(invalid="ignore"):  # 0 / 0 without positive rows
+        return np.reshape(hits, selected.shape) / selected / (positives[..., -1] / rows[..., -1])
 
 
 def calibration(actual: NDArray[Any], predicted: Floats, bins: int = 10, weights: Floats | None = None) -> Floats:
@@ -229,10 +229,17 @@ def calibration(actual: NDArray[Any], predicted: Floats, bins: int = 10, weights
 
 
 def _cumulative(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
-    """Return the weight of positive rows and of all rows at or above each score, highest score first."""
-    _, index = np.unique(-score, return_inverse=True)
+    """Return the weight of positive rows and of all rows at or above each score (..., scores), highest score first."""
+    totals = _totals_by(-score)
     w = np.ones(len(score)) if weights is None else weights
-    return np.cumsum(np.bincount(index, weights=positive * w)), np.cumsum(np.bincount(index, weights=w))
+    return totals(positive * w), totals(w)
+
+
+def _totals_by(value: Floats) -> Callable[[Floats], Floats]:
+    """Return a function that sums numbers (..., n) over all rows up to each distinct value, smallest value first."""
+    order = np.argsort(value, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(value[order])), len(value) - 1)
+    return lambda numbers: np.cumsum(numbers[..., order], axis=-1)[..., ends]
 
 
 def gini(y: Floats, score: Floats, weights: Floats | None = None) -> float:
@@ -249,9 +256,12 @@ def gini(y: Floats, score: Floats, weights: Floats | None = None) -> float:
     Returns:
         The ratio of the two indexes.
     """
-    w = np.ones(len(y)) if weights is None else weights
-    best = _concentration(y, y, w)
-    return _concentration(y, score, w) / best if best else float("nan")
+    return float(_relative_gini(y, score, np.ones(len(y)) if weights is None else weights))
+
+
+def _relative_gini(y: Floats, score: Floats, w: Floats) -> Floats:
+    best = np.asarray(_concentration(y, y, w))
+    return np.divide(_concentration(y, score, w), best, out=np.full(best.shape, np.nan), where=best != 0)
 
 
 def concordance(time: NDArray[Any], happened: NDArray[np.bool_], risk: Floats) -> float:
@@ -276,12 +286,11 @@ def concordance(time: NDArray[Any], happened: NDArray[np.bool_], risk: Floats) -
     return concordant / pairs if pairs else float("nan")
 
 
-def _concentration(y: Floats, by: Floats, w: Floats) -> float:
+def _concentration(y: Floats, by: Floats, w: Floats) -> Floats:
     """Return the Gini index of y: 1 - 2 * (area under the Lorenz curve of y over rows sorted by `by`)."""
-    _, index = np.unique(by, return_inverse=True)
-    rows, sums = np.bincount(index, weights=w) / w.sum(), np.bincount(index, weights=y * w) / (y * w).sum()
-    share = np.cumsum(sums)
-    return float(1 - (rows * (2 * share - sums)).sum())
+    totals = _totals_by(by)
+    rows, shares = (sums / sums[..., -1:] for sums in (totals(w), totals(y * w)))
+    return 1 - (np.diff(rows, prepend=0) * (2 * shares - np.diff(shares, prepend=0))).sum(axis=-1)
 
 
 def _auc(rows: ScoredRows) -> float:
@@ -325,6 +334,18 @@ def _pinball(rows: ScoredRows) -> float:
     return rows.mean(np.maximum(-quantile * error, (1 - quantile) * error))
 
 
+def _of_one_weighting(ranking: Callable[[ScoredRows], Floats], rows: ScoredRows) -> float:
+    return float(ranking(rows))
+
+
+RANKINGS: dict[str, Callable[[ScoredRows], Floats]] = {
+    "ks": lambda rows: _distance(*rows.cumulative),
+    "pr_auc": lambda rows: _precision(*rows.cumulative),
+    "lift": lambda rows: _gain(*rows.cumulative),
+    "gini": lambda rows: _relative_gini(np.asarray(rows.y, np.float64), rows.f[:, 0], rows.w),
+}
+"""Metrics that depend on the order of scores: one for each weighting of the rows."""
+
 METRICS: dict[str, Callable[[ScoredRows], float]] = {
     "auc": _auc,
     "accuracy": _accuracy,
@@ -332,13 +353,10 @@ METRICS: dict[str, Callable[[ScoredRows], float]] = {
     "loss": lambda rows: rows.mean(rows.loss.value(rows.f, rows.loss.targets(rows.y, rows.classes))),
     "log_loss": _log_loss,
     "brier": _brier,
-    "ks": lambda rows: _distance(*rows.cumulative),
-    "pr_auc": lambda rows: _precision(*rows.cumulative),
-    "lift": lambda rows: _gain(*rows.cumulative),
     "r2": _r2,
     "rmse": lambda rows: math.sqrt(rows.mean((rows.predictions - rows.y) ** 2)),
     "deviance": _deviance,
-    "gini": lambda rows: gini(np.asarray(rows.y, np.float64), rows.f[:, 0], rows.w),
     "pinball": _pinball,
     "coverage": lambda rows: rows.mean(rows.y <= rows.predictions),  # labels at or below the prediction
+    **{name: partial(_of_one_weighting, ranking) for name, ranking in RANKINGS.items()},
 }

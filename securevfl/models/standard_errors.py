@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.models.loss import Loss
-from securevfl.models.metrics import METRICS, MIN_LOG_PROBABILITY, ScoredRows, metric_names
+from securevfl.models.metrics import MIN_LOG_PROBABILITY, RANKINGS, ScoredRows, metric_names
 
 BOOTSTRAP_SAMPLES, MAX_BOOTSTRAP_ROWS = 100, 16_384
 """Number of bootstrap samples, and maximum number of rows of a class in a sample."""
+MAX_WEIGHTS = 1 << 18
+"""Maximum number of weights that are held at once: those of as many bootstrap samples as it allows, at least one."""
 MIN_CLASS_ROWS = 2
 """Minimum number of rows of each class for which a standard error of a ranking is estimated."""
 
@@ -194,8 +196,7 @@ def _bootstrap(rows: ScoredRows, names: list[str]) -> dict[str, float]:
     sample = ScoredRows(rows.loss, rows.f[selected], rows.y[selected], rows.classes, w)
     variances = np.zeros(len(names))
     for group, scale in zip(groups, scales, strict=False):
-        values = [_resampled(sample, group, names, generator) for _ in range(BOOTSTRAP_SAMPLES)]
-        variances += np.nanvar(np.array(values), axis=0, ddof=1) / scale
+        variances += np.nanvar(_resampled(sample, group, names, generator), axis=1, ddof=1) / scale
     return dict(zip(names, np.sqrt(variances).tolist(), strict=True))
 
 
@@ -205,12 +206,17 @@ def _consecutive(samples: list[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
     return [np.arange(start, stop) for start, stop in pairwise(ends)]
 
 
-def _resampled(
-    sample: ScoredRows, group: NDArray[np.intp], names: list[str], generator: np.random.Generator
-) -> list[float]:
-    """Return the metrics of a bootstrap sample in which only the rows at positions `group` are resampled."""
-    counts = np.ones(len(sample.w))
-    counts[group] = np.bincount(generator.integers(0, len(group), len(group)), minlength=len(group))
-    used = counts > 0
-    drawn = ScoredRows(sample.loss, sample.f[used], sample.y[used], sample.classes, sample.w[used] * counts[used])
-    return [METRICS[name](drawn) for name in names]
+def _resampled(sample: ScoredRows, group: NDArray[np.intp], names: list[str], generator: np.random.Generator) -> Floats:
+    """Return metrics (names, samples) of bootstrap samples in which only the rows at positions `group` are resampled.
+
+    A row that was drawn several times gets a larger weight. Scores are therefore sorted once for many samples.
+    """
+    values = []
+    at_once = max(1, MAX_WEIGHTS // len(sample.w))
+    for start in range(0, BOOTSTRAP_SAMPLES, at_once):
+        counts = np.ones((min(at_once, BOOTSTRAP_SAMPLES - start), len(sample.w)))
+        for drawn in counts:
+            drawn[group] = np.bincount(generator.integers(0, len(group), len(group)), minlength=len(group))
+        rows = ScoredRows(sample.loss, sample.f, sample.y, sample.classes, sample.w * counts)
+        values.append([RANKINGS[name](rows) for name in names])
+    return np.concatenate(values, axis=1)

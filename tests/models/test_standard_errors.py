@@ -79,3 +79,28 @@ def test_a_class_of_one_row_has_no_error_of_rankings() -> None:
     errors = standard_errors.standard_errors(loss, f, y, classes, None)
     assert not {"auc", "ks", "pr_auc", "lift"} & errors.keys()
     assert {"loss", "brier", "accuracy"} <= errors.keys()
+
+
+@pytest.mark.parametrize("name", metrics.RANKINGS)
+def test_rankings_of_several_weightings_are_those_of_each(name: str) -> None:
+    """Rows with weight 0 count as absent, as a bootstrap sample has them; scores tie."""
+    draw = np.random.default_rng(9)
+    loss = LOSSES["poisson" if name == "gini" else "logistic"]
+    y = draw.poisson(1.0, 60) if name == "gini" else draw.integers(0, 2, 60)
+    f, classes = np.round(draw.normal(size=(60, 1)), 1), loss.classes(y)
+    weightings = draw.integers(0, 3, (7, 60)) * draw.gamma(1.0, size=60)
+    weightings[-1] = y == 0  # no positive row, and amounts of 0 alone
+    together = metrics.RANKINGS[name](metrics.ScoredRows(loss, f, y, classes, weightings))
+    assert together.shape == (7,)
+    for w, value in zip(weightings, together, strict=True):
+        kept = w > 0
+        alone = metrics.METRICS[name](metrics.ScoredRows(loss, f[kept], y[kept], classes, w[kept]))
+        assert value == pytest.approx(alone, rel=1e-12, nan_ok=True)
+
+
+def test_samples_do_not_depend_on_how_many_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(300, 100)
+    whole = standard_errors.standard_errors(loss, f, y, classes, None)
+    for weights in (1, 300 * 33, 300 * 50):  # one sample at once, a last part that is smaller, and equal parts
+        monkeypatch.setattr(standard_errors, "MAX_WEIGHTS", weights)
+        assert standard_errors.standard_errors(loss, f, y, classes, None) == pytest.approx(whole, rel=1e-12)
