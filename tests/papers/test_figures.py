@@ -165,28 +165,28 @@ def fates_split() -> list[str]:
 
 
 def small_steps() -> list[str]:
-    from benchmarks.papers.page_cells import pick
+    from benchmarks.papers.page_cells import number, pick, typical
 
-    def rounds(step: float, target: float) -> list[str]:
-        result = (pick(results("celu", "small"), step=step, target=target, method=name) for name in methods)
-        return [f"{row['rounds']:g}" for row in result]
+    def row(step: float, method: str) -> Any:
+        return pick(results("celu", "small"), step=step, target=0.8, method=method)
 
-    methods = "celu", "celu, 2 in flight", "plain"
-    celu, two, plain = rounds(0.005, 0.8)
     line = results("celu", "seconds")
+    two = "celu, 2 in flight"
+    small, large = (
+        {name: number(row(step, name)["rounds"], 0) for name in ("celu", "fedbcd", two, "plain")}
+        for step in (0.005, 0.02)
+    )
     took = [
-        pick(line, method=name, precision=precision, batch=1024)["seconds"] * float(number)
-        for name, precision, number in (
-            ("celu", "single", celu),
-            ("celu, 2 in flight", "single", two),
-            ("plain", "double", plain),
-        )
+        pick(line, method=name, precision=precision, batch=1024)["seconds"] * typical(row(0.005, name))
+        for name, precision in (("celu", "single"), (two, "single"), ("plain", "double"))
     ]
     return [
-        f"at .005, R = 5 reaches .80 in {celu} rounds. With two in flight it takes {two} rounds, and plain training "
-        f"{plain}",
-        f"that is {took[2] / took[0]:.1f} and {took[2] / took[1]:.1f} times faster than plain training in double",
-        "At .02, they take {}, {} and {} rounds to .82".format(*rounds(0.02, 0.82)),
+        f"At .005, R = 5 reaches .80 in {small['celu']} rounds, FedBCD in {small['fedbcd']}, R = 5 with two in flight "
+        f"in {small[two]}, and plain training in {small['plain']}",
+        f"R = 5 is {took[2] / took[0]:.1f} times faster than plain training in double precision, and with two in flight "
+        f"{took[2] / took[1]:.1f} times",
+        f"At .02, R = 5 takes {large['celu']} rounds, FedBCD {large['fedbcd']}, plain training {large['plain']}, and "
+        f"R = 5 with two in flight {large[two]}",
     ]
 
 
