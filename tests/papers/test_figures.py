@@ -183,8 +183,8 @@ def small_steps() -> list[str]:
     return [
         f"At .005, R = 5 reaches .80 in {small['celu']} rounds, FedBCD in {small['fedbcd']}, R = 5 with two in flight "
         f"in {small[two]}, and plain training in {small['plain']}",
-        f"R = 5 is {took[2] / took[0]:.1f} times faster than plain training in double precision, and with two in flight "
-        f"{took[2] / took[1]:.1f} times",
+        f"R = 5 is {took[2] / took[0]:.1f} times faster than plain training in double precision, and with two in "
+        f"flight {took[2] / took[1]:.1f} times",
         f"At .02, R = 5 takes {large['celu']} rounds, FedBCD {large['fedbcd']}, plain training {large['plain']}, and "
         f"R = 5 with two in flight {large[two]}",
     ]
