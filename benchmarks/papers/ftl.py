@@ -101,7 +101,7 @@ class ManyPlan:
     grid: tuple[float, ...] = (1.0, 2.0, 4.0)
     mu: float = 0.1
     targets: tuple[float, ...] = (0.80, 0.82, 0.84)
-    starts: int = 3
+    starts: int = 5
 
 
 @dataclass(frozen=True)
