@@ -103,7 +103,7 @@ class RulePlan:
 
 FULL = Plan()
 RULE = RulePlan(
-    Plan(rows=20_000, width=64, dense=256, cap=300, every=5, targets=(0.90, 0.93, 0.95, 0.97)),
+    Plan(rows=20_000, width=64, dense=256, cap=300, every=10, targets=(0.90, 0.93, 0.95, 0.97), starts=3),
     (Try(0.1, (1, 3, 5), 1),),
 )
 QUICK = Plan(240, 1, 4, (1, 3), (0.02,), 12, 40, (0.7, 0.9), 1, 1, 1)
