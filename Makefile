@@ -1,7 +1,7 @@
 # make demo    what a bank gains by a shop, what each learns and what it costs; the other modes
 # make test    the test suite, on two cores: four processes, as tests wait a part of their time
 # make quick   one short test of every file, for an inner loop
-# make soak    what the suite leaves out: attacks over twenty seeds, all mutants; new examples for tests of properties
+# make soak    what make test leaves out: long tests, attacks over twenty seeds, all mutants; new examples of properties
 # make docs    the documentation as pages, in build/site; any warning is an error
 # make pages   the pages of docs/ that are generated from the code
 # make results every table of docs/results.md by its experiments, in hours; PART=ftl or PART=ftl/small for a part

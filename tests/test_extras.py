@@ -52,7 +52,7 @@ for model, optimizer, residual in (
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_demo_runs_from_an_empty_folder_without_any_extra(tmp_path: Path) -> None:
     """It shows the result first, then the disclosures and the costs."""
     code = "import os; os.chdir(sys.argv.pop()); sys.argv.append('demo'); from securevfl.cli.main import main; main()"

@@ -342,6 +342,7 @@ def test_a_method_that_is_missing_is_named(load: Load, monkeypatch: pytest.Monke
         type("Half", (Family,), {"name": "half", "__module__": __name__})()
 
 
+@pytest.mark.slow
 def test_an_attack(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, ATTACKS, load("first_column").FirstColumn())
     audit = run_audit(rounds_job(), cancer_parties(2, 180), seeds=(0,))

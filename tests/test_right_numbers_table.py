@@ -10,7 +10,7 @@ import pytest
 from tests import right_numbers
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_point_is_within_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
     assert right_numbers.main(smallest=True) == 0
     lines = capsys.readouterr().out.splitlines()

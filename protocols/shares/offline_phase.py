@@ -363,11 +363,20 @@ class OfflinePhase:
             return b""
         chunk = self.store.chunk(number)
         if self._names.contains(chunk.name):
-            reason = "this preprocessing was already used (its folder was restored or copied); generating it again"
-            eventlog.warn(self._context.me, "preprocessing already used", {"chunk": number, "reason": reason})
-            return b""
-        fits = (chunk.next, chunk.first, chunk.count) == (0, self._iteration, iterations)
-        return chunk.name if fits and chunk.base == self.state_digest() else b""
+            event, reason = "preprocessing already used", "it was already used (its folder was restored or copied)"
+        elif chunk.next:
+            event, reason = "preprocessing used in part", "a part of it was used before an interruption"
+        elif (chunk.first, chunk.count) != (self._iteration, iterations):
+            event, reason = "preprocessing of other epochs", "it was generated for other epochs"
+        elif chunk.base != self.state_digest():
+            event, reason = (
+                "preprocessing of another state",
+                "it was generated from other weights or by another version",
+            )
+        else:
+            return chunk.name
+        eventlog.warn(self._context.me, event, {"chunk": number, "reason": f"{reason}; generating it again"})
+        return b""
 
     def drop_from(self, first: int) -> None:
         """Remove the chunk with this number, and all chunks with higher numbers."""

@@ -26,7 +26,7 @@ from securevfl.models.metrics import MIN_LOG_PROBABILITY, RANKINGS, ScoredRows, 
 
 BOOTSTRAP_SAMPLES, MAX_BOOTSTRAP_ROWS = 100, 16_384
 """Number of bootstrap samples, and maximum number of rows of a class in a sample."""
-MAX_WEIGHTS = 1 << 18
+MAX_SAMPLE_WEIGHTS = 1 << 18
 """Maximum number of weights that are held at once: those of as many bootstrap samples as it allows, at least one."""
 MIN_CLASS_ROWS = 2
 """Minimum number of rows of each class for which a standard error of a ranking is estimated."""
@@ -212,7 +212,7 @@ def _resampled(sample: ScoredRows, group: NDArray[np.intp], names: list[str], ge
     A row that was drawn several times gets a larger weight. Scores are therefore sorted once for many samples.
     """
     values = []
-    at_once = max(1, MAX_WEIGHTS // len(sample.w))
+    at_once = max(1, MAX_SAMPLE_WEIGHTS // len(sample.w))
     for start in range(0, BOOTSTRAP_SAMPLES, at_once):
         counts = np.ones((min(at_once, BOOTSTRAP_SAMPLES - start), len(sample.w)))
         for drawn in counts:

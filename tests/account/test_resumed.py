@@ -120,7 +120,7 @@ def stopped_at_store(party: str, number: int, *, stored: bool) -> Iterator[None]
         yield
 
 
-@pytest.mark.parametrize("number", [INTERVAL, 2 * INTERVAL, FINAL_EVALUATION])
+@pytest.mark.parametrize("number", [INTERVAL, pytest.param(2 * INTERVAL, marks=pytest.mark.slow), FINAL_EVALUATION])
 @pytest.mark.parametrize("party", ["bank", "shop"])
 @pytest.mark.parametrize("name", ["rounds, CKKS", "shares"])
 def test_a_run_that_is_stopped_around_an_evaluation(

@@ -31,7 +31,7 @@ def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "median_of", lambda once, *, seconds, max_repetitions: (once(), 1))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_he_writes_a_row_for_each_engine_and_size(tmp_path: Path) -> None:
     pytest.importorskip("phe")
     out = tmp_path / "out.json"

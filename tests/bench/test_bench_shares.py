@@ -15,7 +15,7 @@ from securevfl.errors import DataError
 from tests.builders import REAL_TABLES, raises_code
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_size_separates_the_offline_phase_and_one_round_trip() -> None:
     row = shares.size(40, 4, epochs=2)
     assert row["round_trips"] == 1.0

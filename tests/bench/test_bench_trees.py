@@ -13,7 +13,7 @@ from securevfl.errors import DataError
 from tests.builders import REAL_TABLES, raises_code
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_row_has_costs_and_the_gain_of_mixed_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(trees.SPLIT, "heavy", lambda rows: 700)
     monkeypatch.setattr(trees, "parties_of", lambda data, name: trees.made_up(1000, 4, 4))
@@ -49,6 +49,7 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
     assert text.exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_a_real_table_trains_as_in_floats() -> None:
     if not REAL_TABLES.is_dir():

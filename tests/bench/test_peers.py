@@ -34,7 +34,7 @@ def test_results_are_of_full_runs_on_a_named_machine() -> None:
             assert all(row["cpu_s"] > 0 for row in text["rows"] if "cpu_s" in row)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_same_command_repeats_only_failed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.peers import __main__ as command
     from benchmarks.peers.environments import Environment, Unavailable

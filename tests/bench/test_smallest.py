@@ -159,6 +159,7 @@ def test_help_is_shown_and_nothing_is_written(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "words"), runs(ALONE))
 def test_a_benchmark_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -166,7 +167,7 @@ def test_a_benchmark_runs(name: str, words: str, tmp_path: Path, monkeypatch: py
     started(name, words_of(words, tmp_path), monkeypatch)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "words"), runs(APART))
 def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -174,7 +175,7 @@ def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, mo
     started(name, words_of(words, tmp_path), monkeypatch)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(ON_TABLES))
@@ -191,7 +192,7 @@ def test_a_command_runs(name: str, words: str, tmp_path: Path, monkeypatch: pyte
     _runs(app, ["bench", name, *words_of(words, tmp_path)])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(COMMANDS_ON_TABLES))

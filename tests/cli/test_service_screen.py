@@ -116,6 +116,20 @@ def test_the_budget_counts_tables_that_share_rows(first: int, tmp_path: Path) ->
     assert budgets_of(ledger) == [Budget("columns", "bank", "10", str(min(map(int, left))))]
 
 
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("most", ["first", "second"])
+def test_the_budget_is_that_of_the_table_with_least_left(most: str, share: bool, tmp_path: Path) -> None:
+    """Of two tables, one has disclosed the larger count and the other the larger share."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    ledger.set_limit("columns", Limit(0.9, share=True) if share else Limit(100))
+    for name, start in (("first", 0), ("second", 20)):
+        party = vfl.Party("shop", np.arange(20.0)[:, None], ids=range(start, start + 20))
+        count, capacity = (40, 400) if (name == most) != share else (20, 40)
+        ledger.record(party.register, (name, ""), [Disclosure("columns", "bank", ("shop",), count, capacity)])
+    limit, left = ("90%", "40%") if share else ("100", "60")
+    assert budgets_of(ledger) == [Budget("columns", "bank", limit, left)]
+
+
 def test_a_tally_counts_each_outcome() -> None:
     tally, passed = RequestTally(), list[RequestOutcome]()
     count = tally.counts_and(passed.append)

@@ -2,6 +2,7 @@
 
 import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def test_shared_rows(id_lists: tuple[list[int], ...], lead: int) -> None:
             assert not any(ids_of[who][row] in ids_of[before] for before in names[: names.index(who)])
 
 
+@pytest.mark.slow
 def test_digests_take_little_more_memory_than_their_bytes() -> None:
     """Whether the ids come in one piece or in several."""
     count, digests = 200_000, list[bytes]()

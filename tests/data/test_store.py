@@ -384,6 +384,7 @@ def grown(folder: Path, rows: int) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) << 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_memory_hardly_grows_with_the_table(tmp_path: Path) -> None:
     assert grown(tmp_path, 160_000) - grown(tmp_path, 40_000) < 30 << 20  # of 96 MB more

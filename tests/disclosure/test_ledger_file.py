@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -167,6 +168,25 @@ def test_scores_count_with_the_training_table_of_the_model(full: DisclosureLedge
     full.set_limit("scores", Limit(1000))
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
         full.record_answer("run 2", "session c", scores)
+
+
+ANSWER = Disclosure("scores", "bank", ("shop",), 3, 0)
+OTHER_ANSWERS = [
+    ("another run", ANSWER),
+    ("run", replace(ANSWER, kind="ids")),
+    ("run", replace(ANSWER, learner="telco")),
+    ("run", replace(ANSWER, about=("shop", "mill"))),
+]
+"""Answers that each differ from `ANSWER` of "run" in one respect."""
+
+
+@pytest.mark.parametrize("count", [0, 50])
+def test_a_later_count_replaces_its_earlier_answer_alone(count: int, tmp_path: Path) -> None:
+    ledger, later = DisclosureLedger(tmp_path / "shop.ledger", "shop"), replace(ANSWER, count=count)
+    for run, disclosure in (("run", ANSWER), *OTHER_ANSWERS, ("run", later)):
+        ledger.record_answer("training", run, disclosure)
+    entries = [(entry.run, entry.disclosure) for entry in ledger.read().entries]
+    assert entries == OTHER_ANSWERS + [("run", later)] * (count > 0)
 
 
 def _row_tags(ledger: DisclosureLedger) -> set[int]:

@@ -15,11 +15,12 @@ from securevfl.account.database import AccountDatabase
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
 from securevfl.disclosure import row_sets as module
-from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.counts import Disclosure, Kind
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.disclosure.row_sets import ROW_SET_TABLES, RowSet, RowSets, TableRows
 from securevfl.errors import DataError, LeakageError
+from securevfl.runtime.disclosure_gate import Group
 from tests.builders import raises_code
 
 SALT = bytes(range(32))
@@ -126,7 +127,7 @@ import os, sys, time
 from pathlib import Path
 import numpy as np
 from securevfl.data.register import KEYS_PER_READ, Register
-from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.counts import Disclosure, Kind
 from securevfl.disclosure.ledger import DisclosureLedger, _Table
 from securevfl.disclosure.ledger_contents import LedgerContents, LedgerEntry
 from securevfl.disclosure.row_sets import TableRows
@@ -225,3 +226,21 @@ def test_numbers_of_shared_rows_are_stored_in_both_orders(tmp_path: Path) -> Non
         assert sets.stored_shared(name) == shared
         known = {other: row_set for other, row_set in ledger.read().sets.items() if other != name}
         assert sets.count_shared(sets.known(name, ledger.read().sets), known) == shared
+
+
+SUBJECTS = [("labels", "training"), ("labels", "weights"), ("columns", "training"), ("columns", "correlations")]
+
+
+@pytest.mark.parametrize(("kind", "group"), SUBJECTS)
+@pytest.mark.parametrize("share", [False, True])
+def test_the_worst_row_is_that_of_the_limit_s_measure(kind: Kind, group: Group, share: bool, tmp_path: Path) -> None:
+    """One half of a table has the larger count, and the other the larger share; both halves count for both limits."""
+    halves = {"by count": (range(10), 6, 1000), "by share": (range(10, 20), 3, 6)}
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    for run, (rows, count, capacity) in halves.items():
+        earlier = Disclosure(kind, "bank", ("shop",), count, capacity, group=group)
+        ledger.record(register(rows), (run, ""), [earlier])
+    new, worst = Disclosure(kind, "bank", ("shop",), 1, 1000, group=group), 0.501 if share else 7
+    ledger.set_limit(kind, Limit(0.999 * worst, share))
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
+        ledger.record(register(range(20)), ("new", ""), [new])

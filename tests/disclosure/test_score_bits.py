@@ -119,6 +119,7 @@ def _tables_with_a_shared_factor(rows: int = 900) -> list[vfl.Party]:
     return [vfl.Party("bank", bank, y, ids=range(rows)), vfl.Party("shop", shop, ids=range(rows))]
 
 
+@pytest.mark.slow
 def test_the_sheet_begins_with_the_result_of_the_audits_attack() -> None:
     """The sheet's figure covers what the audit reads from the scores of the trained model, and both allow the job."""
     parties = _tables_with_a_shared_factor()

@@ -42,6 +42,7 @@ COVERED = {
     ),
     r"python -m benchmarks\.default_job": "tests/bench/test_smallest.py::test_a_benchmark_of_processes_runs",
     r"make (quick|test|check|docs|ci)": "Makefile::ci",
+    r"make soak": "Makefile::soak",
     r"make release": "tests/docs/test_release.py::test_a_release_with_contact_and_date_is_ready",
     r"make pages": "tests/docs/test_reference.py::test_generated_pages_are_current_and_in_the_menu",
     r"securevfl demo": "tests/test_extras.py::test_the_demo_runs_from_an_empty_folder_without_any_extra",

@@ -43,7 +43,7 @@ def two_files(folder: Path) -> None:
     program(next(text for text in of_kind(START, "python") if "csv.writer" in text), folder)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_comparison_prints_the_table_of_the_page(tmp_path: Path) -> None:
     pytest.importorskip("statsmodels")

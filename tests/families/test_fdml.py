@@ -142,7 +142,9 @@ def test_a_slow_party_costs_less_where_others_need_not_wait() -> None:
     assert seconds(8) < 0.6 * seconds(0)
 
 
-@pytest.mark.parametrize(("residual", "server"), [(None, True), (None, False), ("open", True)])
+@pytest.mark.parametrize(
+    ("residual", "server"), [(None, True), pytest.param(None, False, marks=pytest.mark.slow), ("open", True)]
+)
 def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path: Path) -> None:
     """A restarted server has no payloads, and receives all pushed ones before it first answers."""
     chosen_job = fdml_job(vfl.Protocol(residual=residual), tau=3, batch_size=32, epochs=12)

@@ -331,6 +331,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(table_folder: Path) -
     assert sent == {"RunHello", "Abort"}
 
 
+@pytest.mark.slow
 def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(table_folder: Path, tmp_path: Path) -> None:
     path = stored(table_folder, ("shop",), placed_job())["shop"]
     local, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)

@@ -47,7 +47,7 @@ def weights(run: vfl.Run) -> Any:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_an_oscillating_training_restarts_with_half_the_step(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The final model equals that of a run with the safe step and the remaining iterations.
 
@@ -100,7 +100,7 @@ class Cut(Exception):
     """Raised in place of a lost process."""
 
 
-@pytest.mark.parametrize("at", [6, 9])
+@pytest.mark.parametrize("at", [6, pytest.param(9, marks=pytest.mark.slow)])
 def test_a_run_interrupted_after_a_rollback_resumes(at: int, tmp_path: Path) -> None:
     parties = alike()
     checkpoints = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}

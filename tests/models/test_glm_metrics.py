@@ -66,7 +66,7 @@ def test_figures_agree_with_the_libraries_within_their_errors(name: str, protoco
         assert abs(actual - y[group].mean()) <= 2 * error  # some rows are in the neighbouring group
 
 
-@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "gamma")) for name in LABELS])
 def test_on_shares_figures_agree_within_their_errors(name: str) -> None:
     run, y, predicted = train(name, "shares")
     values = DEVIANCES[name](y, predicted)

@@ -102,5 +102,5 @@ def test_samples_do_not_depend_on_how_many_are_computed_at_once(monkeypatch: pyt
     loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(300, 100)
     whole = standard_errors.standard_errors(loss, f, y, classes, None)
     for weights in (1, 300 * 33, 300 * 50):  # one sample at once, a last part that is smaller, and equal parts
-        monkeypatch.setattr(standard_errors, "MAX_WEIGHTS", weights)
+        monkeypatch.setattr(standard_errors, "MAX_SAMPLE_WEIGHTS", weights)
         assert standard_errors.standard_errors(loss, f, y, classes, None) == pytest.approx(whole, rel=1e-12)

@@ -161,6 +161,7 @@ def test_an_exclusive_or_of_two_parties_is_not_learnt() -> None:
     assert "such as an exclusive or, are not learned" in vfl.explain(trees_job(), tables)
 
 
+@pytest.mark.slow
 def test_other_losses() -> None:
     tables = mixed_parties()
     X = tables[0].X

@@ -77,6 +77,7 @@ def test_the_default_model_is_the_optimum_of_the_pooled_table(rate: float) -> No
     assert abs(bias.slope - 1) <= 0.006
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
 def test_rare_classes_reach_the_optimum_with_more_iterations() -> None:
     """At a rate of 1 %, the default takes 60 iterations; 40 leave several standard errors."""
@@ -128,6 +129,7 @@ def test_rounded_numbers_are_few_and_large_enough(iterations: int) -> None:
     assert rounded in {10, 15, 20, 30, 40, 60, 80, 120, 160, 240}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
 def test_a_party_of_300_columns_reaches_the_optimum() -> None:
     """Columns with twelve common factors; the loss of training rows is close to that of the pooled optimum."""

@@ -234,6 +234,7 @@ def test_errors_of_the_papers_fdskl_step_fall_as_one_over_t() -> None:
     assert -1.5 < slope < -0.75, errors
 
 
+@pytest.mark.slow
 def test_errors_at_a_constant_fdskl_step_end_in_proportion_to_it() -> None:
     """Theorem 4 with a constant step eta: the error falls geometrically, and then stays at O(eta)."""
     late = range(6000, 12_001, 20)

@@ -147,6 +147,21 @@ def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> No
     assert waiting.waiting == 5
 
 
+@pytest.mark.parametrize("rows", range(1, 9))
+def test_the_queue_always_has_room_for_the_mark_of_its_end(waiting: Gateway, rows: int) -> None:
+    """Of 8 places, rows get 7: in one request, and one after the other."""
+    if rows == 8:
+        with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
+            waiting.ask([RequestedRow(at) for at in range(rows)])
+        return
+    waiting.ask([RequestedRow(at) for at in range(rows)])
+    while waiting.waiting < 7:
+        waiting.ask([RequestedRow(0)])
+    with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
+        waiting.ask([RequestedRow(0)])
+    put_mark_of_the_end(waiting)  # a stopping gateway must not wait here
+
+
 WRONG = {"a value": {"code": "SVFL-TABLE-TYPE"}, "a column": {"code": "SVFL-TABLE-COLUMNS"}}
 
 

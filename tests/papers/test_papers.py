@@ -40,7 +40,7 @@ def test_results_are_full_runs_and_no_winner_is_at_an_edge() -> None:
                 assert not row.get("edge", False), (name, row)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("paper", ["fedbcd", "celu", "fdml", "fdskl", "ftl"])
 def test_quick_runs_all_of_a_paper(paper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,15 +123,27 @@ def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
     assert other.usable_chunk(0, VISITS) == b""
 
 
-def test_a_started_or_other_chunk_is_not_ready() -> None:
-    phase = with_chunk(ahead())
-    assert phase.usable_chunk(0, VISITS - 1) == b""
+def test_a_chunk_that_cannot_be_used_is_reported_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    phase, spent = with_chunk(ahead()), with_chunk(ahead())
     assert phase.usable_chunk(1, VISITS) == b""
-    phase.store.take(0, 0)
-    assert phase.usable_chunk(0, VISITS) == b""
-    again = with_chunk(ahead())
-    again._names.spend(CHUNK_NAME)
-    assert again.usable_chunk(0, VISITS) == b""
+    assert phase.usable_chunk(0, VISITS) == CHUNK_NAME
+    assert not caplog.records  # a chunk that is not there yet is no surprise
+    other = ahead(0, state("b", (0, 0, 0)))
+    other.store = with_chunk(ahead()).store
+    started = with_chunk(ahead())
+    started.store.take(0, 0)
+    spent._names.spend(CHUNK_NAME)
+    for refused, iterations, reason in (
+        (phase, VISITS - 1, "for other epochs"),
+        (other, VISITS, "by another version"),
+        (started, VISITS, "before an interruption"),
+        (spent, VISITS, "restored or copied"),
+    ):
+        caplog.clear()
+        assert refused.usable_chunk(0, iterations) == b""
+        (record,) = caplog.records
+        assert reason in record.getMessage()
+        assert "generating it again" in record.getMessage()
 
 
 def test_skipping_a_chunk_applies_its_steps_by_number() -> None:

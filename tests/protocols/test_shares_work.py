@@ -138,7 +138,13 @@ def test_the_scheme_travels(scheme):
 
 
 @pytest.mark.parametrize(
-    ("parties", "on_threads"), [(2, False), (3, False), (2, True), pytest.param(3, True, marks=pytest.mark.slow)]
+    ("parties", "on_threads"),
+    [
+        (2, False),
+        pytest.param(3, False, marks=pytest.mark.slow),
+        (2, True),
+        pytest.param(3, True, marks=pytest.mark.slow),
+    ],
 )
 def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties, on_threads):
     """on_threads: whether to use threads of this process's own pool; otherwise, an executor that the caller passes."""

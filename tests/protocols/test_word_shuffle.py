@@ -253,6 +253,7 @@ def pooled(name: str) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(StandardScaler().fit_transform(np.nan_to_num(X)), -8, 8), (y == y.max()).astype(int)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize("name", REAL)

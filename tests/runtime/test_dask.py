@@ -175,7 +175,7 @@ def test_a_failure_shows_no_argument_in_any_log(cluster: Cluster) -> None:
     assert str(SECRET) not in cluster.said()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_equal_calls_are_not_answered_from_a_cache(cluster: Cluster) -> None:
     remembering = cluster.client.get_executor(pure=True)
     first, second = (remembering.submit(os.urandom, 16) for _ in range(2))

@@ -42,7 +42,7 @@ def test_processes_add_to_one_count(tmp_path: Path) -> None:
         Budget(tmp_path / "count").spend(1, most=200)
 
 
-@pytest.mark.parametrize(("most", "failed"), [(120, 0), (119, 1)])
+@pytest.mark.parametrize(("most", "failed"), [pytest.param(120, 0, marks=pytest.mark.slow), (119, 1)])
 def test_a_run_on_two_workers_fails_as_a_whole(most: int, failed: int, tmp_path: Path) -> None:
     """Each of two workers computes 60 p-values, and neither alone exceeds the limit."""
     pytest.importorskip("xdist")

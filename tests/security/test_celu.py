@@ -57,7 +57,7 @@ def attacked(optimizer: object) -> tuple[float, float]:
     return float(np.mean([auc for auc, _ in results])), float(np.mean([rank for _, rank in results]))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_cached_exchanges_reveal_as_fedbcd_weighted_rows_more() -> None:
     fedbcd, of_fedbcd = attacked(vfl.FedBCD(lr=0.1, local_steps=R))
     stored, of_kept = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3))

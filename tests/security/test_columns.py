@@ -189,6 +189,7 @@ def test_the_audit_passes_if_the_job_accepts_the_leak() -> None:
     assert any("8 of 8 columns inside" in inference.detail for inference in audit.inferences)
 
 
+@pytest.mark.slow
 def test_the_audit_passes_with_a_sum_over_enough_columns() -> None:
     audit = run_audit(linear_job("pairwise", vfl.Ckks()), credit(3, wide=40), seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
@@ -202,6 +203,7 @@ def test_an_audit_reports_parts_from_sequential_sums() -> None:
     assert any("first difference: part of shop0, shop1" in line for line in audit.exceeding)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 def test_the_columns_of_the_credit_table() -> None:

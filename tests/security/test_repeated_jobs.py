@@ -46,7 +46,7 @@ def test_jobs_with_other_seeds_reveal_no_more_than_one() -> None:
     assert max(more) < one + 0.02
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_batches_that_change_between_jobs_would_reveal_all() -> None:
     """The same attack on jobs with other ids, and so other batches, as when the seed drew the batches."""
     one, five, twenty = curve(same_table=False, jobs=(1, 5, 20))

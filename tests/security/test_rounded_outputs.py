@@ -97,6 +97,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
 
 
 # Standard deviations of a correlation over runs are 0.08 and 0.03; outputs in full precision give 0.99 and 0.70.
+@pytest.mark.slow
 @pytest.mark.parametrize(("sums", "rows", "columns", "most"), [("direct", 2000, 15, 0.6), ("pairwise", 1000, 15, 0.25)])
 def test_accepted_changes_in_every_iteration_reveal_no_column(
     sums: str, rows: int, columns: int, most: float, monkeypatch: pytest.MonkeyPatch

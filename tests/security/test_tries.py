@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +133,24 @@ def test_refused_requests_state_their_limit(
     assert {reason for reason, _ in aborts} == {"limit"}
     assert refused == (MAX_EARLY_ABORTS if counted else MAX_EARLY_ABORTS + 2)
     assert ended(ledger, ("bank",)) == (MAX_EARLY_ABORTS if counted else 0)
+
+
+@pytest.mark.parametrize("kind", ["ids", "scores"])
+@pytest.mark.parametrize("answered", list(itertools.product(("this", "another"), ("bank", "telco"))))
+def test_a_refusal_follows_from_answers_to_its_learner_about_its_table(
+    kind: Kind, answered: tuple[str, str], tmp_path: Path
+) -> None:
+    """Each of two peers has received answers about each of two tables, and most of them are of one peer and table."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    ledger.set_limit(kind, Limit(20))
+    for training, learner in itertools.product(("this", "another"), ("bank", "telco")):
+        count = 12 if (training, learner) == answered else 6
+        ledger.record_answer(training, f"{training}, {learner}", Disclosure(kind, learner, ("shop",), count, 0))
+    request = Disclosure(kind, "bank", ("shop",), 10, 0)
+    for ask in (ledger.check_answer, partial(ledger.record_answer, known_count=True)):
+        with raises_code(AnswerLimitError, "SVFL-LIMIT-REACHED") as caught:
+            ask("this", "request", request)
+        assert caught.value.depends_on_table == (answered != ("this", "bank"))
 
 
 def test_a_check_of_a_limit_enters_nothing(tmp_path: Path) -> None:

@@ -69,11 +69,17 @@ def undisturbed(kind: str) -> tuple[list[vfl.Party], vfl.Run]:
     return parties, vfl.simulate(RESUMED_JOBS[kind][0], parties)
 
 
-CUTS = ((1, 8), (3, 14))  # before any state and on one; between two and in the last round: by turns
+CUTS = ((1, 8), (3, 14))
+"""Before any state and on one; between two and in the last round. Each kind of job has one of them in `make test`."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "at"), [(kind, at) for turn, kind in enumerate(RESUMED_JOBS) for at in CUTS[turn % 2]]
+    ("kind", "at"),
+    [
+        pytest.param(kind, at, marks=[pytest.mark.slow] * (place != turn // 2 % 2))
+        for turn, kind in enumerate(RESUMED_JOBS)
+        for place, at in enumerate(CUTS[turn % 2])
+    ],
 )
 def test_the_weights_are_those_of_the_undisturbed_run(kind: str, at: int, tmp_path: Path) -> None:
     work, tolerance = RESUMED_JOBS[kind]

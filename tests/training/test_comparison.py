@@ -182,6 +182,7 @@ def test_held_out_labels_do_not_move_a_local_model() -> None:
         assert local_metrics(job, bank)["auc"] + local_metrics(job, other)["auc"] == pytest.approx(1.0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_three_parties_are_compared(comparison: Comparison) -> None:
     of_three = vfl.compare(JOB, tables(parties=3))
     assert of_three.rows[-1].columns == "bank, shop, telco"
@@ -252,7 +253,7 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
     assert len(notices) == 1  # one notice in all, not one for each model
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_interactions_are_one_more_joint_model(tmp_path: Path) -> None:
     """The label is the exclusive or of the signs of a column of each party, which trees of one party do not learn."""
     draw, rows = np.random.default_rng(3), 3200

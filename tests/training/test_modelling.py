@@ -89,6 +89,7 @@ def test_coefficients_of_a_regression_are_in_units_of_the_label() -> None:
     assert run.intercept[0] == pytest.approx(expected.intercept_, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_rare_balanced_classes_on_shares_match_scikit_learn() -> None:
     """The range is the least power of two that fits; a notice names it, and iterations suffice for its steps."""
     draw, rows = np.random.default_rng(8), 6000

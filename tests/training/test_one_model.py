@@ -209,6 +209,7 @@ def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) 
     np.testing.assert_allclose(points_total, scale.of(f), atol=scale.factor * (step + 1e-8))
 
 
+@pytest.mark.slow
 def test_a_rare_column_keeps_its_effect() -> None:
     """If .8 % of a column are ones, these are 11 deviations from the mean; clipped at 8, they would lose a quarter."""
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop"), step=0.0625, table_bits=8))

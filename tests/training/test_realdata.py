@@ -63,6 +63,7 @@ def test_open_paillier_and_ckks_give_one_model(credit: list[vfl.Party]) -> None:
         assert sealed.costs.seconds(Kind.ENCRYPTION) > 0
 
 
+@pytest.mark.slow
 def test_the_sealed_model_is_as_good_as_the_pooled_one(credit: list[vfl.Party]) -> None:
     sealed = train(credit, vfl.Ckks(), batch_size=256, epochs=5, prepare={"tails": "keep"})  # as for the pooled model
     X = np.hstack([party.X for party in credit])

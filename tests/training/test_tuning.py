@@ -35,6 +35,7 @@ def scaled(run: vfl.Run, parties: list[vfl.Party]) -> Floats:
     return np.hstack([np.clip(run.parts[party.name].scaling(party.X), -8, 8) for party in parties])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("l2", "parties"), [(0.03, 2), (0.3, 3)])
 def test_l2_of_block_descent_on_shares_is_that_of_scikit_learn(l2: float, parties: int) -> None:
     all_parties = tables(1200, parties=parties)

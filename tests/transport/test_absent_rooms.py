@@ -63,7 +63,7 @@ def output_of(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_trains_predicts_and_is_audited_without_credit(
     tmp_path: Path, job_path: Path, without_credit: Path
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_job_trains_predicts_and_is_audited_without_credit(
     assert "No such command 'scorecard'" in run_copy(without_credit, "scorecard").stderr
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_without_the_audit_a_job_is_trained_and_has_a_scorecard(tmp_path: Path, job_path: Path) -> None:
     copy = install_copy(tmp_path / "copy", without=("audit",))
     tables = write_tables(tmp_path, cancer_parties(2, 180))

@@ -220,6 +220,21 @@ def test_rotation_keeps_the_name_and_the_old_pair(folder: Path) -> None:
     assert len(list(folder.glob("bank.old-*.pem"))) == len(list(folder.glob("bank.old-*.key"))) == 2
 
 
+def test_copies_of_old_certificates_of_one_key_do_not_replace_each_other(tmp_path: Path) -> None:
+    """Each name after the first contains the serial number, and a certificate that is replaced again has one copy."""
+    path, key, name = tmp_path / "bank.pem", ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    written = []
+    for serial in (5, 255, 4096, 5):
+        builder = x509.CertificateBuilder(name, name, key.public_key(), serial, NOW, NOW + timedelta(days=9))
+        path.unlink(missing_ok=True)
+        path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        written.append(path.read_bytes())
+        pem_files.keep_old_copy(path)
+    copies = {copy.stem.removeprefix("bank.old-")[8:]: copy.read_bytes() for copy in tmp_path.glob("bank.old-*.pem")}
+    assert copies.keys() == {"", "-ff", "-1000", "-5"}
+    assert [copies[end] for end in ("", "-ff", "-1000")] == written[:3]
+
+
 def test_rotation_keeps_a_key_without_certificate(folder: Path) -> None:
     lonely = (folder / "bank.key").read_bytes()
     (folder / "bank.pem").unlink()

@@ -171,6 +171,7 @@ def test_sizes_of_a_comparison_stay_those_agreed_on(meet: Any, tmp_path: Path, n
     assert not entries
 
 
+@pytest.mark.slow
 def test_three_parties_compare_with_labels_at_the_named_party(meet: Any, tmp_path: Path) -> None:
     meeting, parties, trained = meet(3, None, COMPARED_JOB), tables(1600, parties=3), list[str]()
 

@@ -94,6 +94,30 @@ class _Impostor:
         self.ca, self.party, self.certificate, self.identity = credentials.ca, party, certificate, credentials.identity
 
 
+class _Misstating(EndToEndSession):
+    """A session that signs a claim in which one part is another's."""
+
+    def __init__(self, part: int, other: Any, *of_session: Any) -> None:
+        super().__init__(*of_session)
+        self._part, self._other = part, other
+
+    def _claim(self, *parts: Any) -> bytes:  # type: ignore[override]
+        return EndToEndSession._claim(*parts[: self._part], self._other, *parts[self._part + 1 :])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_proof_of_identity_covers_both_names_and_both_offers(talk: Conversation, part: int) -> None:
+    other = "telco" if part < 2 else KeyOffer(bytes(32), talk.credentials["bank"].certificate)
+    bank = _Misstating(part, other, talk.credentials["bank"], "shop", talk.to_shop.append)
+    bank.start()
+    talk.shop.start()
+    bank.receive(talk.to_bank.pop(0))
+    assert talk.shop.receive(talk.to_shop.pop(0)) is None
+    with raises_code(CryptoError, "SVFL-CRYPTO-KEY"):
+        talk.shop.receive(talk.to_shop.pop(0))
+    assert not talk.shop.wait(0)
+
+
 def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: Path) -> None:
     certs.init(tmp_path / "other")
     certs.issue(tmp_path / "other", "bank")

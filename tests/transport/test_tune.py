@@ -190,7 +190,7 @@ def stop_before(count: int) -> Callable[[str], None]:
     return on_model
 
 
-@pytest.mark.parametrize("finished", [1, 3])
+@pytest.mark.parametrize("finished", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_an_interrupted_search_resumes(search: Search, finished: int) -> None:
     stopped = search.run(on_model=stop_before(finished))
     assert all(isinstance(error, TransportError) for error in stopped.values())
@@ -273,7 +273,7 @@ def test_choices_of_searches_add_up_to_the_limit_of_labels(meet: Any, tmp_path: 
         vfl.tune(job, GRID, search.parties, ledgers={"bank": ledger})
 
 
-@pytest.mark.parametrize("name", ["bank", "shop"])
+@pytest.mark.parametrize("name", ["bank", pytest.param("shop", marks=pytest.mark.slow)])
 def test_a_party_that_stopped_before_saving_gets_its_model(search: Search, name: str) -> None:
     """One party cannot write its model, the other one ends the search; the same command again completes the search."""
     (party,) = (party for party in search.parties if party.name == name)
@@ -304,7 +304,7 @@ def test_a_party_that_stopped_before_saving_gets_its_model(search: Search, name:
 STEEP_JOB = TUNED_JOB.model_copy(update={"optimizer": vfl.FedSGD(lr=0.1), "batch_size": "all", "epochs": 20})
 
 
-@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("resumed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_alternative_that_diverges_is_left_out(meet: Any, tmp_path: Path, resumed: bool) -> None:
     grid = {"lr": (1e4, 0.1, 1.0)}
     search = Search(meet(2, None, STEEP_JOB), tmp_path, tables(ROWS), STEEP_JOB)
@@ -452,6 +452,7 @@ def test_a_training_has_its_own_measurements(names: list[str]) -> None:
             refused()
 
 
+@pytest.mark.slow
 def test_three_parties_search(meet: Any, tmp_path: Path) -> None:
     search = Search(meet(3, None, TUNED_JOB), tmp_path, tables(ROWS, parties=3))
     results = search.run()
