@@ -551,8 +551,10 @@ def test_an_account_next_to_its_counter_is_warned_about(tmp_path: Path, monkeypa
     assert "SECUREVFL_STATE" in warning
 
 
-def test_a_missing_folder_has_the_filesystem_of_its_parent(tmp_path: Path) -> None:
-    assert commit_counter._device(tmp_path / "a" / "b") == tmp_path.stat().st_dev
+def test_a_missing_folder_has_the_filesystem_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for counters, ledgers in (("a/b", "."), (".", "a/b"), ("a/b", "c")):
+        monkeypatch.setenv("SECUREVFL_STATE", str(tmp_path / counters))
+        assert commit_counter.shared_disk_warning(tmp_path / ledgers / "bank.ledger") is not None
 
 
 def test_a_missing_or_newer_counter_needs_adoption(account: Account) -> None:
