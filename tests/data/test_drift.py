@@ -17,10 +17,10 @@ import securevfl as vfl
 from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
 from securevfl.cli.prediction_output import write_predictions
-from securevfl.credit.drift import MIN_NEW_ROWS, measure_drift
+from securevfl.credit.drift import MIN_NEW_ROWS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.credit.drift_page import drift
 from securevfl.credit.two_samples import chi_square_p, kolmogorov_p, population_stability_index, share_difference_p
-from securevfl.data.baseline import MAX_BASELINE_ROWS, SCORE_COLUMN, Baseline, baselines
+from securevfl.data.baseline import MAX_BASELINE_ROWS, SCORE_COLUMN, Baseline, baselines, categorical_baseline
 from securevfl.data.columns import Columns, columns_of
 from securevfl.data.read_options import ReadOptions
 from securevfl.errors import DataError, TableError
@@ -291,3 +291,32 @@ def test_the_scores_have_the_ids_of_the_table(id_column: str, tmp_path: Path) ->
     assert not drifts[-1].shifted
     with raises_code(TableError, "SVFL-FILE-WRONG-KIND"):
         drift(part, table, scores=table, options=ReadOptions(id_column=id_column))
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5])
+@pytest.mark.parametrize("moved", [0.08, 0.12, 0.2])
+def test_a_column_is_shifted_below_its_part_of_the_alarms(columns: int, moved: float) -> None:
+    """Each column has two tests, and all of them share the probability of a false alarm."""
+    old, new = (np.random.default_rng(seed).normal(size=(800, columns)) for seed in (1, 2))
+    new[:, -1] = old[:, -1] + moved
+    names = [f"x{j}" for j in range(columns)]
+    table, summaries = Columns(new, names), baselines(Columns(old, names), np.arange(len(old)))
+    p = measure_drift(summaries, table)[-1].p
+    for factor, expected in ((1 - 1e-6, False), (1 + 1e-6, True)):
+        assert measure_drift(summaries, table, alarms=factor * p * 2 * columns)[-1].shifted == expected
+
+
+@pytest.mark.parametrize(("edge", "below", "at"), [(STABLE, "stable", "some"), (SHIFTED, "some", "large")])
+def test_the_words_for_a_shift_change_at_their_limits(edge: float, below: str, at: str) -> None:
+    drifts = [Drift("x", psi, None, 1.0, 0.0, 0.0, 0.0, False) for psi in (np.nextafter(edge, 0), edge)]
+    assert [drift.size for drift in drifts] == [below, at]
+
+
+def test_texts_beyond_the_counted_ones_are_not_called_new() -> None:
+    """The summary does not contain rare texts of the training, so a text without a count may be one of them."""
+    towns = np.repeat(np.arange(4.0), [40, 30, 20, 10])
+    new = Columns(np.repeat([0.0, 3.0, 4.0], [60, 30, 10])[:, None], ["town"], {"town": (*TOWNS.tolist(), "Rom")})
+    for counted, unseen in ((4, 0.1), (3, 0.0)):
+        summary = categorical_baseline("town", towns, tuple(TOWNS.tolist()), counted)
+        assert (summary.others > 0) == (counted < 4)
+        assert measure_drift([summary], new)[0].unseen == pytest.approx(unseen)

@@ -1,14 +1,19 @@
 """Charts, tables and bars draw their input and escape text; nothing is shown without a terminal."""
 
+import inspect
 import os
 import pty
 import re
 import subprocess
 import sys
+import unicodedata
+from collections.abc import Callable
+from itertools import chain
 
 import pytest
 
 from securevfl.display import html, svg
+from securevfl.display.printable import printable
 from securevfl.display.progress import ProgressLines, progress, watched
 
 
@@ -101,19 +106,67 @@ def test_an_axis_is_as_wide_as_demanded(value: float) -> None:
     assert svg.axis_range(0.4, 0.6, covered=(0.0, 1.0)) == (0.0, 1.0)
 
 
-def test_text_is_escaped_everywhere() -> None:
-    bad = "<script>alert('x')</script>"
-    drawn = [
-        html.page(bad, []),
-        html.section(bad),
-        html.table([bad], [[bad]]),
-        html.facts({bad: bad}),
-        svg.line_chart({bad: [(0, 1.0)], "b": [(0, 2.0)]}, x=bad, y=bad),
-        svg.bar_chart({bad: (1.0, 0.1)}, x=bad),
-        svg.stacked_bars({bad: {bad: 1.0}}, unit=bad),
-        html.details(bad, html.terms({bad: bad})),
-    ]
-    assert all("<script" not in drawing and "&lt;script&gt;" in drawing for drawing in drawn)
+BAD = "q\"q<script>alert('x')</script>\u202e\x1b"
+PICTURES: dict[str, Callable[[], str]] = {
+    "html.page": lambda: html.page(BAD, []),
+    "html.section": lambda: html.section(BAD),
+    "html.details": lambda: html.details(BAD),
+    "html.table": lambda: html.table([BAD], [[BAD]], stacked=True),
+    "html.facts": lambda: html.facts({BAD: BAD}),
+    "html.terms": lambda: html.terms({BAD: BAD}),
+    "html.items": lambda: html.items([BAD]),
+    "html.escape": lambda: html.escape(BAD),
+    "svg.line_chart": lambda: svg.line_chart({BAD: [(0, 1.0)], "b": [(0, 2.0)]}, x=BAD, y=BAD),
+    "svg.bar_chart": lambda: svg.bar_chart({BAD: (1.0, 0.1)}, x=BAD),
+    "svg.stacked_bars": lambda: svg.stacked_bars({BAD: {BAD: 1.0}}, unit=BAD),
+    "svg.captioned": lambda: svg.captioned(BAD, "<svg></svg>", BAD),
+    "svg.legend": lambda: svg.legend({BAD: "red"}),
+}
+"""A call of each function that returns markup, with this text in each of its arguments."""
+WITHOUT_TEXT = {"html.cell_text", "html.with_error", "svg.swatch", "svg.side_by_side"}
+"""Functions that return text without markup, or whose arguments are markup or colours."""
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_text_is_escaped_everywhere(name: str) -> None:
+    drawn = PICTURES[name]()
+    assert "&lt;script&gt;" in drawn
+    assert not [unsafe for unsafe in ('q"q', "<script", "\u202e", "\x1b") if unsafe in drawn]
+
+
+def test_every_function_that_draws_is_in_the_table() -> None:
+    drawing = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in (html, svg)
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
+        and not name.startswith("_")
+        and inspect.signature(function).return_annotation == "str"
+    }
+    assert drawing == set(PICTURES) | WITHOUT_TEXT
+
+
+def test_a_page_may_load_and_run_nothing() -> None:
+    policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+    assert policy in html.page("title", []).partition("</head>")[0]
+
+
+def test_no_character_controls_a_terminal_or_reorders_a_text() -> None:
+    """The Unicode database of Python names the characters; lone surrogates cannot be written to a file."""
+    reordering = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    for character in map(chr, chain(range(0x3000), range(0xD700, 0x10000))):
+        unsafe = (
+            unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+            or unicodedata.bidirectional(character) in reordering
+            or character in "\u061c\u200e\u200f"  # marks without a class of their own
+        )
+        escaped = printable(f"a{character}b")
+        if unsafe and character not in "\t\n":
+            assert character not in escaped
+            assert escaped.isascii()
+        else:
+            assert escaped == f"a{character}b"
 
 
 def test_figures_stand_to_the_right_and_words_to_the_left() -> None:

@@ -173,12 +173,15 @@ def test_stored_parts_score_as_the_run_does(tmp_path: Path) -> None:
 
 
 def test_a_clearly_better_earlier_model_is_returned() -> None:
-    """With random labels, and a third as many columns as rows, the loss of held-out rows increases from the start."""
+    """With random labels and many columns, the loss of held-out rows increases from the start.
+
+    In 20 runs it increased by 33 deviations of its rounding, with a spread of 3.4; 3 are tolerated.
+    """
     draw = np.random.default_rng(0)
-    parties = parties_of([draw.normal(size=(160, 25)) for _ in range(2)], draw.integers(0, 2, 160))
+    parties = parties_of([draw.normal(size=(240, 50)) for _ in range(2)], draw.integers(0, 2, 240))
     run = vfl.simulate(stopping_job(1e-6), parties)
     losses = {record["round"]: record["loss"] for record in run.history if "loss" in record}
-    tolerated = 1e-6 + 3 * rounding_deviation(losses[12], 40, 0.25, 0.25)
+    tolerated = 1e-6 + 3 * rounding_deviation(losses[12], 60, 0.25, 0.25)
     assert losses[12] > losses[8] + tolerated
     assert {part.rounds for part in run.parts.values()} == {12}
     assert {part.state["visits"] for part in run.parts.values()} == {8}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from itertools import permutations
 
 import numpy as np
 import pytest
 
-from securevfl.errors import ClassError, LabelError, TableError
+from securevfl.errors import ClassError, DataNotice, LabelError, TableError
 from securevfl.models.class_labels import class_names, find_classes
+from securevfl.models.exposure import LARGE_EXPOSURE, MAX_EXPOSURE_RATIO, offsets
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_weights import WeightedLoss, Weights, next_power_of_two, row_weights, with_max_weight
 from securevfl.models.separation import MAX_COLUMN_EFFECT, columns_with_large_effect, separating_columns
@@ -69,6 +71,34 @@ def test_a_weight_exactly_at_its_limit_is_allowed() -> None:
     ):
         with pytest.raises(error):
             row_weights("bank", Weights(classes=classes), LOGISTIC, y, CLASSES, None, rows)
+
+
+def test_exposures_at_their_limits_are_allowed() -> None:
+    """An exposure may be a thousand times as large as the mean or as small, and just beyond that it is refused."""
+    for exact, beyond in ((MAX_EXPOSURE_RATIO, np.inf), (1 / MAX_EXPOSURE_RATIO, 0.0)):
+        exposure = np.array([1.0, 1.0, exact])
+        logarithms, mean = offsets("bank", "years", exposure, np.arange(2))
+        assert mean == 1
+        np.testing.assert_allclose(logarithms, np.log(exposure))
+        with raises_code(TableError, "SVFL-TABLE-WEIGHTS"):
+            offsets("bank", "years", np.array([1.0, 1.0, np.nextafter(exact, beyond)]), np.arange(2))
+    for wrong in (0.0, -1.0, np.nan, np.inf):
+        for row in range(3):
+            exposure = np.ones(3)
+            exposure[row] = wrong
+            with raises_code(TableError, "SVFL-TABLE-WEIGHTS"):
+                offsets("bank", "years", exposure, np.arange(2))
+
+
+@pytest.mark.parametrize(("factor", "noticed"), [(1 - 1e-9, False), (1 + 1e-9, True)])
+def test_large_exposures_of_training_rows_are_noticed(factor: float, noticed: bool) -> None:
+    exposure = np.append(np.ones(999), 30 * 999 / 970)  # 30 times the mean
+    assert exposure[-1] == pytest.approx(LARGE_EXPOSURE * exposure.mean())
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always", DataNotice)
+        offsets("bank", "years", exposure * np.append(np.ones(999), factor), np.arange(1000))
+        offsets("bank", "years", np.append(exposure[:-1], 900.0), np.arange(999))  # a held-out row has no residual
+    assert len(notices) == noticed
 
 
 @pytest.mark.parametrize("name", LOSSES)
