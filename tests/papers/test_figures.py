@@ -191,11 +191,11 @@ def small_steps() -> list[str]:
 
 
 def convolutional_rounds() -> list[str]:
-    from benchmarks.papers.page_cells import pick, share
+    from benchmarks.papers.page_cells import pick, share, typical
 
     rows = [row for row in results("fedbcd", "rule") if row["target"] == 0.95]
-    plain = pick(rows, q=1)["rounds"]
-    s, p, five = (pick(rows, q=q, algorithm=f"FedBCD-{mode}")["rounds"] for q, mode in ((3, "s"), (3, "p"), (5, "s")))
+    plain = typical(pick(rows, q=1))
+    s, p, five = (typical(pick(rows, q=q, algorithm=f"FedBCD-{mode}")) for q, mode in ((3, "s"), (3, "p"), (5, "s")))
     assert all(row["rounds"] is None for row in rows if (row["q"], row["algorithm"]) == (5, "FedBCD-p"))
     small = [row for row in results("fedbcd", "mnist") if row["target"] == 0.95]
     sgd, three, last = (
