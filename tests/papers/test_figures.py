@@ -238,12 +238,30 @@ def slow_at_random() -> str:
     )
 
 
+def transfer_learning() -> list[str]:
+    return [*shared_rows(), many_local_steps()]
+
+
+def many_local_steps() -> str:
+    """Return the sentence about many local steps with and without the proximal term."""
+    from benchmarks.papers.page_cells import number, pick
+
+    def auc(algorithm: str, q: int) -> str:
+        return number(pick(results("ftl", "many"), algorithm=algorithm, q=q)["auc"], 3)
+
+    one, some, many = (auc("FedBCD-p", q) for q in (1, 25, 100))
+    return (
+        f"FedBCD-p has an AUC of {one} with Q = 1, {some} with Q = 25 and {many} with Q = 100. FedPBCD has "
+        f"{auc('FedPBCD', 25)} with Q = 25 and {auc('FedPBCD', 100)} with Q = 100"
+    )
+
+
 QUOTED = {
     "fdskl": fdskl_errors,
     "rounds": kept_exchanges,
     "neural": convolutional_rounds,
     "fdml": noise_and_pauses,
-    "transfer": shared_rows,
+    "transfer": transfer_learning,
 }
 
 
