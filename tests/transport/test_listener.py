@@ -144,9 +144,10 @@ def test_unanswered_handshakes_end_in_time(served: tuple[Listener, EchoServer]) 
         assert receive(established, len(HELLO)) == HELLO
 
 
+@pytest.mark.parametrize("served", [{"first_byte_seconds": 60.0, "handshake_seconds": 60.0}], indirect=True, ids=[""])
 @pytest.mark.parametrize("first", [b"", HELLO], ids=["silent", "half open"])
 def test_strangers_do_not_keep_a_client_out(served: tuple[Listener, EchoServer], first: bytes) -> None:
-    """Of one address, 300 connections send nothing more, and a client that continues is still served at once."""
+    """Of one address, 300 connections send nothing more; a client that continues does not wait until they end."""
     front, _ = served
     strangers = [connect(front) for _ in range(300)]
     for stranger in strangers:
@@ -160,10 +161,10 @@ def test_strangers_do_not_keep_a_client_out(served: tuple[Listener, EchoServer],
         assert receive(client, len(HELLO)) == HELLO
         client.sendall(HELLO)
         assert receive(client, len(HELLO)) == HELLO
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 30
     connections = front._connections
     assert len(connections) <= listening.CONNECTIONS_IN_ALL
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 50
     while len(connections) > listening.CONNECTIONS_PER_ADDRESS and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(connections) <= listening.CONNECTIONS_PER_ADDRESS
