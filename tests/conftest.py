@@ -16,6 +16,8 @@ from typing import Any
 
 # one BLAS thread for each process, because threads that share two cores would wait by spinning
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+# no result depends on the time zone of the computer: this one is 3:30 h behind UTC, with daylight saving time
+os.environ["TZ"] = "America/St_Johns"
 
 # commit counters of ledgers, for all processes that tests start
 if "SECUREVFL_STATE" not in os.environ:
@@ -39,6 +41,7 @@ from securevfl.runtime import worker_backend
 from tests.small_keys import small
 from tests.user_home import check_home
 
+time.tzset()
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
 

@@ -124,6 +124,26 @@ def test_the_receiver_has_the_pad_it_has_chosen(bits: int, octets: int) -> None:
             assert ((pads == chosen.pads) == (np.arange(2**bits)[:, None] == chosen.choices)).all()
 
 
+class _Numbered(TransferSender):
+    """A sender that notes the numbers of the rows that it hashes."""
+
+    noted: list[int]
+
+    def _block(self, start: int, q: Any) -> SenderBlock:
+        self.noted += range(start, start + q.shape[1])
+        return super()._block(start, q)
+
+
+@pytest.mark.parametrize("bits", [1, 6, 8])
+def test_no_two_rows_of_a_session_are_hashed_under_one_number(bits: int) -> None:
+    receiver, sender = transfer_pair(bits, 8, sender=_Numbered)
+    sender.noted = []
+    for rows in (3, 1, 200, 1, 129):
+        message, _ = receiver.extend(rows)
+        sender.extend(rows, message)
+    assert sender.noted == list(range(334))
+
+
 def test_six_bits_cost_a_third_of_transfers_of_single_bits() -> None:
     assert message_bytes(100_000, 6) / 100_000 < 32.4
     assert 6 * ot_extension.message_bytes(100_000) / 100_000 > 95

@@ -12,7 +12,7 @@ from securevfl.families.shares.metric_labels import MetricLabels
 from securevfl.models import metrics
 from securevfl.models.losses import LOSSES
 from securevfl.models.robust_losses import QuantileLoss
-from securevfl.protocols.shares.score_label_pairs import ScoreLabelPairs
+from securevfl.protocols.shares.score_label_pairs import MIN_ROWS_PER_LABEL, ScoreLabelPairs
 
 REACH, ROWS = 16.0, 6000
 
@@ -67,3 +67,13 @@ def test_a_training_with_heavy_tails_states_the_right_r2_or_none() -> None:
     if "r2" in run.metrics:
         assert abs(run.metrics["r2"] - exact["r2"]) <= run.metric_std_errors["r2"]
         assert abs(run.metrics["rmse"] - exact["rmse"]) <= run.metric_std_errors["rmse"]
+
+
+@pytest.mark.parametrize("far", [0, 1, MIN_ROWS_PER_LABEL - 1, MIN_ROWS_PER_LABEL])
+@pytest.mark.parametrize("name", ["square", "huber", "quantile"])
+def test_few_rows_with_far_labels_are_not_flagged(name: str, far: int) -> None:
+    """A flag that only a few rows have would show whose they are."""
+    y = np.concatenate([np.full(far, 1e3), np.random.default_rng(0).normal(size=20_000)])
+    flags = MetricLabels.of(LOSSES[name], y, LOSSES[name].classes(y), REACH).flags
+    flagged = far if far >= MIN_ROWS_PER_LABEL else 0
+    assert flags[:far].sum() == flags.sum() == flagged

@@ -72,6 +72,24 @@ def test_a_run_beyond_the_table_ends_after_the_first_count(tmp_path: Any) -> Non
     assert len(opened) == 1
 
 
+def test_the_reported_share_is_one_of_all_sums() -> None:
+    """Four classes have four sums a row, nearly all of which are beyond the table after two steps."""
+    draw = np.random.default_rng(0)
+    X, y = draw.normal(size=(600, 6)), draw.integers(0, 4, 600)
+    tables = [vfl.Party("bank", X[:, :3], y, aligned=True), vfl.Party("shop", X[:, 3:], aligned=True)]
+    job = vfl.Job(
+        model=vfl.GeneralLinear(loss="one_vs_rest"),
+        optimizer=vfl.FedSGD(lr=2000.0),
+        protocol=vfl.Protocol(shares=vfl.Shares(chunk=2)),
+        batch_size="all",
+        epochs=4,
+        accepts=["small_metrics"],
+    )
+    with pytest.raises(DivergenceError) as refused:
+        vfl.simulate(job, tables)
+    assert 0.5 < refused.value.fields["share"] <= 1
+
+
 @pytest.mark.parametrize("model", ["logistic", "one_vs_rest", "square"])
 def test_a_table_that_is_too_small_is_refused_or_covers_all_sums(model: str) -> None:
     """64 entries at distance 1/4 once wrapped without an error; without table_bits, the

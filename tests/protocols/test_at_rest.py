@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from securevfl.account.database import AccountDatabase
 from securevfl.cli.main import app
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
@@ -73,6 +74,8 @@ def test_an_adopted_ledger_counts_everything_as_disclosed(tmp_path: Path) -> Non
     ledger.record(known, ("run", ""), [Disclosure("columns", "bank", ("shop",), 1, 10)])
     scores = ScoreLedger(ledger.path)
     scores.record_model(MODEL, 20, IDS[:20], X[:20])
+    with AccountDatabase(ledger.path).changing() as tables:
+        tables.execute("INSERT INTO reserved VALUES ('search', 'training', 3)")
     older = ledger.path.read_bytes()
     ledger.record(unknown, ("other", ""), [Disclosure("columns", "bank", ("shop",), 1, 10)])
     ledger.trust("bank")
@@ -90,6 +93,8 @@ def test_an_adopted_ledger_counts_everything_as_disclosed(tmp_path: Path) -> Non
         scores.admit(query, X[20:], bits=7, max_bits=1e9)
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank"):
         scores.record_evaluation("bank", IDS)
+    with AccountDatabase(ledger.path).reading() as tables:
+        assert tables.execute("SELECT remaining FROM reserved").fetchall() == [(0,)]
     assert DisclosureLedger(ledger.path, "shop").read().limits.keys() == {"columns", "scores"}
 
 

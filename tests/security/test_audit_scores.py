@@ -123,6 +123,16 @@ def test_a_weight_close_to_a_sum_of_two_others_is_found() -> None:
     assert all(any(agree(column, word) >= 0.99 for word in split(f)) for column in X.T)
 
 
+@pytest.mark.parametrize("share", [0.03, 0.1, 0.5, 0.9, 0.97])
+def test_a_column_behind_the_widest_gap_is_read(share: float) -> None:
+    """Other columns blur the scores, so that they form no clusters; outermost rows are apart by more than the gap."""
+    draw = np.random.default_rng(0)
+    column = draw.permutation(1000) < 1000 * share
+    f = 3.0 * column + draw.random(1000)
+    f[f.argmax()], f[f.argmin()] = 100.0, -100.0
+    assert max(agree(column, word) for word in split(f)) == 1
+
+
 @pytest.mark.parametrize("d", [4, 8, 10])
 def test_clusters_are_separated(d: int) -> None:
     """3,000 scores with 16 bits, rounded at random."""
