@@ -69,6 +69,15 @@ def reserved(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def not_reserved(folder: Path) -> Iterator[None]:
+    """Fail to write a reservation, because one of its disclosures cannot be stored."""
+    ledger, session, unwritable = DisclosureLedger(folder / "shop.ledger", "shop"), ("run", ""), object()
+    with pytest.raises(TypeError):
+        ledger.reserve(SHOP.register, session, [], lambda before: None, ahead=[unwritable])  # type: ignore[list-item]
+    yield
+
+
+@contextmanager
 def stored(folder: Path) -> Iterator[None]:
     """Store a table, and fail to store another one."""
     source, bad = folder / "shop.csv", folder / "bad.csv"
@@ -94,6 +103,7 @@ LOCKS: dict[str, dict[str, Callable[[Path], AbstractContextManager[object]]]] = 
         "killed processes": abandoned,
         "rows to score": lambda folder: ScoreLedger(folder / "scores").claim(),
         "a reservation": reserved,
+        "a failed reservation": not_reserved,
     },
     "base/file_locks.py": {
         "shared": lambda folder: shared_locks(file(folder), folder / "missing"),

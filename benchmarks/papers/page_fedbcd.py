@@ -113,8 +113,8 @@ def fedbcd_mnist(part: Part) -> str:
     return (
         "### Rounds of convolutional parties\n"
         f"MNIST in halves, {plan['width']} channels, {plan['dense']} units, {plan['rows']:,} pictures (a quarter is "
-        f"held out), batches of {plan['batch']}, steps eta0 / sqrt(t + 1), {starts(plan)}, at most "
-        f"{plan['cap']} rounds, an evaluation every {plan['every']}. "
+        f"held out), batches of {plan['batch']}, steps eta0 / sqrt(t + 1), {starts(plan)}, about "
+        f"{plan['cap']} rounds (whole passes), an evaluation every {plan['every']}. "
         "The paper has 64 channels, all pictures, and .35 (Q = 3) and .17 (Q = 5) of FedSGD's "
         f"rounds to .997, which is out of reach of so few pictures and rounds.\n\n"
         + table(["algorithm", "Q", "AUC", "own eta0", "rounds", "one eta0", "rounds"], cells)
@@ -139,8 +139,8 @@ def fedbcd_rule(part: Part) -> str:
         f"MNIST in halves, {plan['width']} channels, {plan['dense']} units, {plan['rows']:,} pictures of "
         "which a quarter is "
         f"held out, batches of {plan['batch']}, steps eta0 / sqrt(t + 1), one eta0 for all, "
-        f"at most {plan['cap']} rounds, an evaluation every {plan['every']}. The paper has 64 channels, all "
-        "pictures, and .35 "
+        f"about {plan['cap']} rounds (whole passes), an evaluation every {plan['every']}. The paper has 64 channels, "
+        "all pictures, and .35 "
         "(Q = 3) and .17 (Q = 5) of FedSGD's rounds to .997, which is out of reach of so few pictures and rounds.\n\n"
         + table(["eta0", "algorithm", "Q", "AUC", "rounds", "of FedSGD", "highest AUC", "runs"], cells)
     )

@@ -199,7 +199,7 @@ def _exhausted_limits(contents: LedgerContents, entries: Sequence[LedgerEntry]) 
     lines = []
     for kind, limit in contents.limits.items():
         total = total_of(entries, kind)
-        if not limit.allows(total) or limit.left(total) == "0":
+        if limit.is_used_up(total):
             example = f", as in --limit {kind}={total.count + 1000} for 1,000 more" * (not limit.share)
             lines.append(
                 f"the limit {kind}={limit} is used up: further disclosures are refused until you raise it{example}"

@@ -157,6 +157,8 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
 
 def _is_missing_label(value: Any) -> bool:
     """Return whether a label is missing: a text such as "NA" or "", a missing value of a frame, or an infinity."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
     if isinstance(value, str):
         return value in MISSING_TEXTS
     return is_missing(value) or (isinstance(value, float) and not np.isfinite(value))

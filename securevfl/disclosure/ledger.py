@@ -391,6 +391,7 @@ class DisclosureLedger:
                 self._locks.remove_stale(active_locks)
                 lock_name, descriptor = self._locks.create()
                 undo.callback(os.close, descriptor)
+                undo.callback(self._locks.remove, lock_name)
                 contents = change.contents
                 reservation = ReservedSession(lock_name, _entries(register.name, session, disclosures))
                 change.contents = replace(

@@ -192,6 +192,10 @@ class Limit:
         """Return whether a total is within this limit."""
         return (total.share if self.share else total.count) <= self.most + 1e-9
 
+    def is_used_up(self, total: DisclosureTotal) -> bool:
+        """Return whether a total leaves nothing of this limit."""
+        return (total.share if self.share else total.count) >= self.most - 1e-9
+
     def left(self, total: DisclosureTotal) -> str:
         """Return how much may still be disclosed after a total, as a percentage or a count like this limit."""
         left = max(0.0, self.most - (total.share if self.share else total.count))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from securevfl.account.database import AccountDatabase
+from securevfl.consent.alignment_session import AlignmentSession
 from securevfl.crypto.identifiers import canonical_ids
 from securevfl.crypto.transfers import okvs
 from securevfl.crypto.transfers.vole_prf import PrfHash
@@ -27,6 +28,7 @@ from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal, Secrets
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
+from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 from securevfl.runtime.party_threads import run_threads
 from tests.builders import raises_code
 from tests.protocols.test_psi import NAMES, Stop, ledger_of, play
@@ -265,3 +267,24 @@ def test_an_emptied_journal_begins_again(tmp_path: Path) -> None:
     again = FolderJournal(tmp_path / "journal", account)
     assert again.count("secrets") == 0
     assert again.name != name
+
+
+SETS_OF_PEERS = [set[str](), {"bank"}, {"telco"}, {"bank", "telco"}]
+
+
+@pytest.mark.parametrize("first", SETS_OF_PEERS)
+@pytest.mark.parametrize("second", SETS_OF_PEERS)
+def test_ids_stay_entered_for_peers_to_which_any_session_sent(
+    first: set[str], second: set[str], tmp_path: Path
+) -> None:
+    """Of two sessions of one alignment; the larger number counts."""
+    ledger, expected = DisclosureLedger(tmp_path / "shop.ledger", "shop"), dict[str, int]()
+    for sent, numbers in ((first, {"bank": 5, "telco": 7}), (second, {"bank": 3, "telco": 9})):
+        gate = DisclosureGate("shop")
+        session = AlignmentSession(ledger, "shop", [b"1", b"2"], gate)
+        session.record("secrets", numbers)
+        for peer in sent:
+            gate.permit(DisclosureRecord(peer, "ids", 1, 64, ("shop",)))
+            expected[peer] = max(numbers[peer], expected.get(peer, 0))
+        session.settle()
+    assert {entry.disclosure.learner: entry.disclosure.count for entry in ledger.read().entries} == expected

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from securevfl.account import commit_counter
+from securevfl.account.account_errors import error_of_sqlite
 from securevfl.account.commit_counter import CommitCounter, state_folder
 from securevfl.account.database import AccountDatabase
 from securevfl.data.id_keys import id_keys
@@ -31,6 +32,7 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, total_of
 from securevfl.errors import DataError, LeakageError, SecureVFLError, StorageError
 from tests.builders import raises_code
+from tests.test_locks import open_descriptors
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER);"
 CRASH_POINTS = ("before the counter", "after the counter", "after the commit")
@@ -549,8 +551,10 @@ def test_an_account_next_to_its_counter_is_warned_about(tmp_path: Path, monkeypa
     assert "SECUREVFL_STATE" in warning
 
 
-def test_a_missing_folder_has_the_filesystem_of_its_parent(tmp_path: Path) -> None:
-    assert commit_counter._device(tmp_path / "a" / "b") == tmp_path.stat().st_dev
+def test_a_missing_folder_has_the_filesystem_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for counters, ledgers in (("a/b", "."), (".", "a/b"), ("a/b", "c")):
+        monkeypatch.setenv("SECUREVFL_STATE", str(tmp_path / counters))
+        assert commit_counter.shared_disk_warning(tmp_path / ledgers / "bank.ledger") is not None
 
 
 def test_a_missing_or_newer_counter_needs_adoption(account: Account) -> None:
@@ -568,3 +572,47 @@ def test_a_missing_or_newer_counter_needs_adoption(account: Account) -> None:
     with adopted.changing() as tables:
         tables.execute("INSERT INTO numbers VALUES (1)")
     assert account.refusal() is None
+
+
+def changed_by_sql(account: Account, statement: str) -> None:
+    with closing(sqlite3.connect(account.path)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def restored(account: Account) -> None:
+    older = account.path.read_bytes()
+    account.add()
+    gc.collect()
+    account.path.write_bytes(older)
+
+
+REFUSED: dict[str, Callable[[Account], object]] = {
+    "another kind": lambda account: account.path.write_text("no database"),
+    "another database": lambda account: changed_by_sql(account, "DROP TABLE meta"),
+    "another version": lambda account: changed_by_sql(account, "UPDATE meta SET schema = 9"),
+    "damaged": lambda account: account.path.write_bytes(account.path.read_bytes().replace(b"numbers", b"nombers")),
+    "an older copy": restored,
+    "without its counter": lambda account: shutil.rmtree(state_folder()),
+}
+"""Changes of a file, for each of which it is refused."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the open descriptors as Linux lists them")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_file_leaves_no_descriptor(name: str, account: Account) -> None:
+    account.add()
+    gc.collect()
+    REFUSED[name](account)
+    counts = []
+    for _ in range(3):
+        with pytest.raises(DataError):
+            AccountDatabase(account.path)
+        counts.append(open_descriptors())
+    assert counts == [min(counts)] * 3
+
+
+def test_the_search_for_a_cause_leaves_no_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "bank.ledger", tmp_path / "missing" / "bank.ledger"):
+        assert error_of_sqlite(sqlite3.OperationalError("disk I/O error"), path).code == "SVFL-FILE-UNUSABLE"
+    assert not list(tmp_path.iterdir())

@@ -185,3 +185,15 @@ def test_each_peer_has_the_date_of_its_own_latest_disclosure() -> None:
     rows = _rows(LedgerContents("bank", b"", entries=entries), entries)
     latest = {str(row[ROW_KEYS.index("peer")]): row[ROW_KEYS.index("latest")] for row in rows}
     assert latest == {peer: max(dates) for peer, dates in days.items()} | {"all": "2026-04-09"}
+
+
+@pytest.mark.parametrize("limit", ["labels=30", "labels=30%", "columns=30", "columns=30%", "scores=30", "ids=30"])
+def test_a_limit_that_is_used_up_is_stated(limit: str, tmp_path: Path) -> None:
+    """A percentage as well as a number, from the last disclosure that it allows on, and not before."""
+    kind, maximum = Limit.parse(*limit.split("="))  # type: ignore[misc]
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    for count in (299, 300):
+        amount = (count, 1000) if "%" in limit else (count // 10, 0)
+        ledger.record_answer("training", "run", Disclosure(kind, "bank", ("shop",), *amount))
+        ledger.set_limit(kind, maximum)
+        assert ("is used up" in run("ledger", "--ledger", ledger.path).stdout) == (count >= 300)

@@ -243,14 +243,13 @@ def test_a_report_that_cannot_be_written_is_told_before_training(tmp_path: Path,
     assert "[SVFL-" in done.stderr
 
 
-def test_a_report_is_strict_json() -> None:
-    from securevfl.base.files import _finite
+def test_a_report_is_strict_json(tmp_path: Path) -> None:
+    from securevfl.base.files import write_json
     from securevfl.training.json_report import _by_stage
 
-    assert _finite({"auc": float("nan"), "history": [{"loss": float("inf")}]}) == {
-        "auc": None,
-        "history": [{"loss": None}],
-    }
+    write_json(tmp_path / "report.json", {"auc": float("nan"), "history": [{"loss": float("inf")}, (0.5, "text")]})
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report == {"auc": None, "history": [{"loss": None}, [0.5, "text"]]}
     ledger = CostCounters()
     ledger.add_message(Stage.TRAIN, "Summand", 10)
     ledger.add_message(Stage.TRAIN, "Summand", 5)

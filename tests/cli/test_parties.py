@@ -2,18 +2,24 @@
 
 import json
 import logging
+import signal
 import socket
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import typer
 from pyarrow import csv
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.cli.party_commands import _helper
+from securevfl.cli.signals import exit_on_signal, service_signals
 from securevfl.job import Job
 from securevfl.transport.peers import Peers
 
@@ -132,6 +138,8 @@ def testevents_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 
     with events(True, tmp_path / "log"):
         eventlog.emit("bank", "round", {"round": 3, "of": 8})
+        logs = [handler for handler in eventlog.LOGGER.handlers if isinstance(handler, logging.FileHandler)]
+    assert [log.stream for log in logs] == [None]  # it is closed
     eventlog.emit("bank", "later", {})
     printed = capsys.readouterr().err
     assert printed.endswith(" bank: round, round 3, of 8\n")
@@ -145,3 +153,15 @@ def testevents_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert json.loads(line)["event"] == "round"
     assert not [handler for handler in eventlog.LOGGER.handlers if not isinstance(handler, logging.NullHandler)]
+
+
+@pytest.mark.parametrize("signals", [exit_on_signal, partial(service_signals, lambda: False)])
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, ValueError])
+def test_signals_have_their_earlier_handlers_again(signals: Any, error: type[BaseException] | None) -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    with suppress(typer.Exit, KeyboardInterrupt, ValueError), signals():
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+        if error is not None:
+            raise error
+    assert [signal.getsignal(number) for number in numbers] == before

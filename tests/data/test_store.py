@@ -134,6 +134,18 @@ def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
         vfl.simulate(store_job(), [bank, stored])
 
 
+@pytest.mark.parametrize("order", [None, store_job()], ids=["as given", "by batches"])
+def test_only_rows_of_the_table_are_read(tmp_path: Path, order: vfl.Job | None) -> None:
+    """The bytes after the last row are those of the checksum, and those before the first row are the header."""
+    table = store_table("shop", write(tmp_path / "t.parquet"), tmp_path / "t.table", job=order).X
+    rows = len(table)
+    np.testing.assert_array_equal(table[np.array([0, rows - 1])], X[[0, rows - 1]])
+    assert len(table[np.array([], int)]) == 0
+    for outside in ([rows], [0, rows], [-1] if order is None else [rows + 1]):
+        with pytest.raises(IndexError):
+            table[np.array(outside)]
+
+
 def spoiled(j: int, value: float) -> np.ndarray:
     values = 100 * X
     values[17, j] = value

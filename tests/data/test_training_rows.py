@@ -52,48 +52,48 @@ def labels() -> np.ndarray:
 
 
 def weigh(classes: Any, column: bool) -> Callable[[Rows, Rows], Any]:
-    def weights(taken: Rows, train: Rows) -> Floats:
+    def weights(selected: Rows, train: Rows) -> Floats:
         options = Weights(classes=classes, column="w" if column else None, max_weight=100)
-        exact = numbers()[taken] if column else None
-        return row_weights("bank", options, LOSSES["logistic"], labels()[taken], CLASSES, exact, train)[train]
+        exact = numbers()[selected] if column else None
+        return row_weights("bank", options, LOSSES["logistic"], labels()[selected], CLASSES, exact, train)[train]
 
     return weights
 
 
-def limit(taken: Rows, train: Rows) -> float | None:
+def limit(selected: Rows, train: Rows) -> float | None:
     options = Weights(classes="balanced")
-    return with_max_weight("bank", options, LOSSES["logistic"], labels()[taken], CLASSES, train).max_weight
+    return with_max_weight("bank", options, LOSSES["logistic"], labels()[selected], CLASSES, train).max_weight
 
 
-def relative_exposures(taken: Rows, train: Rows) -> tuple[Floats, float]:
-    exposures, mean = offsets("bank", "years", numbers()[taken], train)
+def relative_exposures(selected: Rows, train: Rows) -> tuple[Floats, float]:
+    exposures, mean = offsets("bank", "years", numbers()[selected], train)
     return exposures[train], mean
 
 
-def class_order(taken: Rows, train: Rows) -> list[str]:
-    y = labels()[taken]
+def class_order(selected: Rows, train: Rows) -> list[str]:
+    y = labels()[selected]
     return list(
-        classes_of(vfl.Party("bank", numbers()[taken, None], y, aligned=True), LOSSES["logistic"], train).tolist()
+        classes_of(vfl.Party("bank", numbers()[selected, None], y, aligned=True), LOSSES["logistic"], train).tolist()
     )
 
 
 def prepare(**options: Any) -> Callable[[Rows, Rows], Any]:
-    def fitted(taken: Rows, train: Rows) -> list[dict[str, Any]]:
+    def fitted(selected: Rows, train: Rows) -> list[dict[str, Any]]:
         table = columns()
-        table = Columns(table.X[taken], table.names, table.categories)
+        table = Columns(table.X[selected], table.names, table.categories)
         return fit_preparation("bank", table, train, Preparation(**options)).plain()
 
     return fitted
 
 
-def summarise(taken: Rows, train: Rows) -> list[dict[str, Any]]:
+def summarise(selected: Rows, train: Rows) -> list[dict[str, Any]]:
     table = columns()
-    return [item.model_dump() for item in baselines(Columns(table.X[taken], table.names, table.categories), train)]
+    return [item.model_dump() for item in baselines(Columns(table.X[selected], table.names, table.categories), train)]
 
 
 CASES: dict[str, Callable[[Rows, Rows], Any]] = {
-    "moments": lambda taken, train: moments(numbers()[taken, None], train),
-    "quartiles": lambda taken, train: quartiles(numbers()[taken, None], train),
+    "moments": lambda selected, train: moments(numbers()[selected, None], train),
+    "quartiles": lambda selected, train: quartiles(numbers()[selected, None], train),
     "baselines": summarise,
     "a column of weights": weigh(None, True),
     "balanced classes": weigh("balanced", False),
@@ -122,11 +122,11 @@ def flat(result: Any) -> list[Any]:
 def test_held_out_rows_change_nothing_that_is_fitted(name: str) -> None:
     fit, everything = CASES[name], np.arange(HELD_OUT + TRAINING)
     train = everything[HELD_OUT:]
-    expected, found = flat(fit(train, np.arange(TRAINING))), flat(fit(everything, train))
-    assert len(expected) == len(found)
-    for value, other in zip(expected, found, strict=True):
+    expected, fitted = flat(fit(train, np.arange(TRAINING))), flat(fit(everything, train))
+    assert len(expected) == len(fitted)
+    for value, other in zip(expected, fitted, strict=True):
         assert value == (pytest.approx(other, rel=1e-12) if isinstance(other, float) else other)
-    assert flat(fit(everything, everything)) != found
+    assert flat(fit(everything, everything)) != fitted
 
 
 @pytest.mark.parametrize("weight", [99.0, 5.0])

@@ -11,15 +11,15 @@ import securevfl as vfl
 from securevfl.consent.ledger_session import LedgerSession, SessionId
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
-from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.counts import Disclosure, Kind, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
-from securevfl.disclosure.limits import DisclosureTotal, Limit
-from securevfl.errors import ConsentError, LeakageError
+from securevfl.disclosure.limits import DISCLOSURE_KINDS, DisclosureTotal, Limit
+from securevfl.errors import ConsentError, LeakageError, ProtocolError
 from securevfl.families import leak_kinds
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.protocols.shares.opened_loss import LOSS_SUM_BITS
-from securevfl.runtime.disclosure_gate import DisclosureGate
+from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.builders import raises_code
@@ -235,6 +235,19 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     assert attempt("c", 2) == 4 + 1 + 1
     assert attempt("d", 2, silent=True) == 6
     assert attempt("e", 16) == 6 + EPOCHS + 1
+
+
+@pytest.mark.parametrize("kind", DISCLOSURE_KINDS)
+@pytest.mark.parametrize("silent", [False, True])
+def test_nothing_is_disclosed_after_the_end_of_a_session(kind: Kind, silent: bool, tmp_path: Path) -> None:
+    """A thread may still answer a peer then, and nobody would enter what it sends."""
+    sizes = RunShape("bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10})
+    ledger, gate = DisclosureLedger(tmp_path / "shop.ledger", "shop"), DisclosureGate("shop")
+    session = LedgerSession(ledger, "shop", REGISTER, ckks_job(), sizes, gate, SessionId("run", "a"))
+    session.settle(silent=silent)
+    with raises_code(ProtocolError, "SVFL-STATE", party="shop"):
+        gate.permit(DisclosureRecord("bank", kind, 1, 64, ("shop",)))
+    gate.permit(DisclosureRecord("bank", kind, 1, 64, ("mill",)))  # about another party
 
 
 def test_advance_entries_contain_past_evaluations(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securevfl.account.database import AccountDatabase
-from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.counts import Disclosure, Kind
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger, total_to
 from securevfl.disclosure.ledger_contents import LedgerEntry
-from securevfl.disclosure.limits import DisclosureTotal, Limit, sum_disclosures
+from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS, DisclosureTotal, Limit, sum_disclosures
 from securevfl.errors import ConfigError, DataError, LeakageError, StorageError
 from tests.disclosure.test_ledger import REGISTER, columns, told
 from tests.forked import Forked, run_forked
@@ -245,3 +245,16 @@ def test_limits_as_they_are_written() -> None:
     for less, more in pairwise([DisclosureTotal(1, 0.1, 1), DisclosureTotal(1, 0.2, 1), DisclosureTotal(2, 0.2, 9)]):
         assert more.exceeds(less)
         assert not less.exceeds(more)
+
+
+@pytest.mark.parametrize("kind", DISCLOSURE_KINDS)
+@pytest.mark.parametrize("share", [False, True])
+def test_a_limit_includes_itself_and_may_be_nothing(kind: Kind, share: bool) -> None:
+    if share and kind not in KIND_TOTALS:
+        return
+    for percent in (0, 1, 30, 100):
+        _, limit = Limit.parse(kind, f"{percent}%" if share else f"{percent}")
+        assert limit is not None
+        tenths = sum([percent / 1000] * 10)  # differs from percent / 100 by rounding
+        assert limit.allows(DisclosureTotal(percent, tenths, 10))
+        assert not limit.allows(DisclosureTotal(percent + 1, tenths + 1e-6, 10))

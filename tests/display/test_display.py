@@ -161,12 +161,12 @@ def test_no_character_controls_a_terminal_or_reorders_a_text() -> None:
             or unicodedata.bidirectional(character) in reordering
             or character in "\u061c\u200e\u200f"  # marks without a class of their own
         )
-        shown = printable(f"a{character}b")
+        escaped = printable(f"a{character}b")
         if unsafe and character not in "\t\n":
-            assert character not in shown
-            assert shown.isascii()
+            assert character not in escaped
+            assert escaped.isascii()
         else:
-            assert shown == f"a{character}b"
+            assert escaped == f"a{character}b"
 
 
 def test_figures_stand_to_the_right_and_words_to_the_left() -> None:

@@ -77,9 +77,9 @@ def test_exposures_at_their_limits_are_allowed() -> None:
     """An exposure may be a thousand times as large as the mean or as small, and just beyond that it is refused."""
     for exact, beyond in ((MAX_EXPOSURE_RATIO, np.inf), (1 / MAX_EXPOSURE_RATIO, 0.0)):
         exposure = np.array([1.0, 1.0, exact])
-        found, mean = offsets("bank", "years", exposure, np.arange(2))
+        logarithms, mean = offsets("bank", "years", exposure, np.arange(2))
         assert mean == 1
-        np.testing.assert_allclose(found, np.log(exposure))
+        np.testing.assert_allclose(logarithms, np.log(exposure))
         with raises_code(TableError, "SVFL-TABLE-WEIGHTS"):
             offsets("bank", "years", np.array([1.0, 1.0, np.nextafter(exact, beyond)]), np.arange(2))
     for wrong in (0.0, -1.0, np.nan, np.inf):

@@ -52,11 +52,11 @@ def run(outputs: int) -> vfl.Run:
     return vfl.simulate(job, labelled_tables(outputs))
 
 
-def in_blocks(X: Any) -> NewRows:
+def in_blocks(X: Any, first: int = 0) -> NewRows:
     def blocks() -> Iterator[tuple[list[Any], Any]]:
         for start in range(0, ROWS, BLOCK):
             block_rows = list(range(start, min(ROWS, start + BLOCK)))
-            yield list(block_rows), X[block_rows]
+            yield [first + row for row in block_rows], X[block_rows]
 
     return NewRows(ROWS, b"", blocks)
 
@@ -160,3 +160,32 @@ def test_every_state_of_a_row_is_counted_once() -> None:
         counts = ScoreCounts.of(mix)
         assert {state: getattr(counts, state) for state in states} == {state: mix.count(state) for state in states}
         assert (counts + counts).unknown == 2 * mix.count("unknown")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_from_shares_are_counted_for_each_row_and_output(classes: int, tmp_path: Path) -> None:
+    """Rows that were not in the training; the family admits rows itself, and reports how many it scores."""
+    parties = labelled_tables(1 if classes == 2 else 3)
+    job = vfl.Job(
+        model=vfl.GeneralLinear(loss="logistic" if classes == 2 else "one_vs_rest"),
+        epochs=10,
+        test_fraction=0.0,
+        evaluate_every=0,
+        accepts=["small_metrics", "scores"],
+    )
+    ledgers = {party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in parties}
+    trained = vfl.simulate(job, parties, ledgers=ledgers)
+
+    def play(party: vfl.Party, channel: Channel) -> None:
+        part = trained.parts[party.name]
+        answer_rows(
+            part,
+            in_blocks(part.table(party.X + 0.1), len(party.X)),
+            channel,
+            ledgers[party.name],
+            on_block=lambda ids, block: None,
+        )
+
+    run_threads({party.name: partial(play, party) for party in parties}, WallClock)
+    (counted,) = (entry.disclosure for entry in ledgers["shop"].read().entries if entry.disclosure.kind == "scores")
+    assert counted.count == ROWS * (1 if classes == 2 else 3)

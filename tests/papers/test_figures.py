@@ -191,11 +191,11 @@ def small_steps() -> list[str]:
 
 
 def convolutional_rounds() -> list[str]:
-    from benchmarks.papers.page_cells import pick, share
+    from benchmarks.papers.page_cells import pick, share, typical
 
     rows = [row for row in results("fedbcd", "rule") if row["target"] == 0.95]
-    plain = pick(rows, q=1)["rounds"]
-    s, p, five = (pick(rows, q=q, algorithm=f"FedBCD-{mode}")["rounds"] for q, mode in ((3, "s"), (3, "p"), (5, "s")))
+    plain = typical(pick(rows, q=1))
+    s, p, five = (typical(pick(rows, q=q, algorithm=f"FedBCD-{mode}")) for q, mode in ((3, "s"), (3, "p"), (5, "s")))
     assert all(row["rounds"] is None for row in rows if (row["q"], row["algorithm"]) == (5, "FedBCD-p"))
     small = [row for row in results("fedbcd", "mnist") if row["target"] == 0.95]
     sgd, three, last = (
@@ -238,12 +238,30 @@ def slow_at_random() -> str:
     )
 
 
+def transfer_learning() -> list[str]:
+    return [*shared_rows(), many_local_steps()]
+
+
+def many_local_steps() -> str:
+    """Return the sentence about many local steps with and without the proximal term."""
+    from benchmarks.papers.page_cells import number, pick
+
+    def auc(algorithm: str, q: int) -> str:
+        return number(pick(results("ftl", "many"), algorithm=algorithm, q=q)["auc"], 3)
+
+    one, some, many = (auc("FedBCD-p", q) for q in (1, 25, 100))
+    return (
+        f"FedBCD-p has an AUC of {one} with Q = 1, {some} with Q = 25 and {many} with Q = 100. FedPBCD has "
+        f"{auc('FedPBCD', 25)} with Q = 25 and {auc('FedPBCD', 100)} with Q = 100"
+    )
+
+
 QUOTED = {
     "fdskl": fdskl_errors,
     "rounds": kept_exchanges,
     "neural": convolutional_rounds,
     "fdml": noise_and_pauses,
-    "transfer": shared_rows,
+    "transfer": transfer_learning,
 }
 
 

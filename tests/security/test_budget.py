@@ -48,7 +48,7 @@ def test_a_run_on_two_workers_fails_as_a_whole(most: int, failed: int, tmp_path:
     pytest.importorskip("xdist")
     (tmp_path / "test_suite.py").write_text(SUITE.format(path=budget.__file__, most=most))
     run = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "--dist", "each", "--rootdir", "."]
-    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(run, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == (1 if failed else 0), done.stdout
     assert f"{4 - failed} passed" in done.stdout

@@ -137,9 +137,7 @@ def test_refused_requests_state_their_limit(
 
 @pytest.mark.parametrize("kind", ["ids", "scores"])
 @pytest.mark.parametrize("answered", list(itertools.product(("this", "another"), ("bank", "telco"))))
-def test_a_refusal_follows_from_answers_to_its_learner_about_its_table(
-    kind: Kind, answered: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_refusal_follows_from_answers_about_its_table(kind: Kind, answered: tuple[str, str], tmp_path: Path) -> None:
     """Each of two peers has received answers about each of two tables, and most of them are of one peer and table."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     ledger.set_limit(kind, Limit(20))

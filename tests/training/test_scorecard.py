@@ -195,3 +195,15 @@ def test_a_date_in_a_job_with_bins_is_to_be_left_out() -> None:
         vfl.scorecard(vfl.simulate(job, [bank, shop]).parts)
     without = job.model_copy(update={"prepare": job.prepare.model_copy(update={"drop": ("since",)})})
     assert vfl.scorecard(vfl.simulate(without, [bank, shop]).parts)
+
+
+@pytest.mark.parametrize("option", ["odds", "double"])
+def test_a_scale_has_positive_odds_and_finite_points(option: str) -> None:
+    for wrong in (0.0, -1.0, np.nan, np.inf):
+        with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+            ScorecardScale(**{option: wrong})
+    assert vars(ScorecardScale(**{option: 1e-3}))[option] == 1e-3
+    for wrong in (np.nan, np.inf, -np.inf):
+        with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+            ScorecardScale(points=wrong)
+    assert ScorecardScale(points=-5.0).points == -5

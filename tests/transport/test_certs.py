@@ -220,7 +220,7 @@ def test_rotation_keeps_the_name_and_the_old_pair(folder: Path) -> None:
     assert len(list(folder.glob("bank.old-*.pem"))) == len(list(folder.glob("bank.old-*.key"))) == 2
 
 
-def test_copies_of_old_certificates_of_one_key_do_not_replace_each_other(tmp_path: Path) -> None:
+def test_old_certificates_of_one_key_do_not_replace_each_other(tmp_path: Path) -> None:
     """Each name after the first contains the serial number, and a certificate that is replaced again has one copy."""
     path, key, name = tmp_path / "bank.pem", ec.generate_private_key(ec.SECP256R1()), x509.Name([])
     written = []

@@ -176,6 +176,9 @@ def test_beyond_this_machine_it_speaks_tls_or_does_not_start(tmp_path: Path) -> 
     for address in ("0.0.0.0:8080", "[::]:8080", "bank.example:8080", "10.0.0.7:8080"):
         with raises_code(ConfigError, "SVFL-ADDRESS"):
             HttpAddress(address, TOKEN)
+        for half in ({"certificate": tmp_path / "cert.pem"}, {"key": tmp_path / "key.pem"}):
+            with raises_code(ConfigError, "SVFL-ADDRESS"):
+                HttpAddress(address, TOKEN, **half)
         HttpAddress(address, TOKEN, tmp_path / "cert.pem", tmp_path / "key.pem")
     for address in ("127.0.0.1:8080", "localhost:8080", "[::1]:8080"):
         assert TOKEN not in repr(HttpAddress(address, TOKEN))

@@ -13,8 +13,6 @@ from securevfl.transport import listener as listening
 from securevfl.transport.listener import Listener
 
 HELLO = b"\x16hello"
-LATE = {"first_byte_seconds": 600, "handshake_seconds": 600}
-"""Time limits that have not passed when a test ends, even on a busy machine."""
 
 
 class EchoServer:
@@ -146,13 +144,10 @@ def test_unanswered_handshakes_end_in_time(served: tuple[Listener, EchoServer]) 
         assert receive(established, len(HELLO)) == HELLO
 
 
-@pytest.mark.parametrize("served", [LATE], indirect=True, ids=[""])
+@pytest.mark.parametrize("served", [{"first_byte_seconds": 60.0, "handshake_seconds": 60.0}], indirect=True, ids=[""])
 @pytest.mark.parametrize("first", [b"", HELLO], ids=["silent", "half open"])
 def test_strangers_do_not_keep_a_client_out(served: tuple[Listener, EchoServer], first: bytes) -> None:
-    """Of one address, 300 connections send nothing more, and a client that continues is still served.
-
-    The strangers' time limits are longer than the test, so that a client that had to wait for them would fail.
-    """
+    """Of one address, 300 connections send nothing more; a client that continues does not wait until they end."""
     front, _ = served
     strangers = [connect(front) for _ in range(300)]
     for stranger in strangers:
@@ -160,15 +155,16 @@ def test_strangers_do_not_keep_a_client_out(served: tuple[Listener, EchoServer],
             stranger.sendall(first)
         except OSError:
             continue  # closed already
+    begun = time.monotonic()
     with connect(front) as client:
-        client.settimeout(60)
         client.sendall(HELLO)
         assert receive(client, len(HELLO)) == HELLO
         client.sendall(HELLO)
         assert receive(client, len(HELLO)) == HELLO
+    assert time.monotonic() - begun < 30
     connections = front._connections
     assert len(connections) <= listening.CONNECTIONS_IN_ALL
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 50
     while len(connections) > listening.CONNECTIONS_PER_ADDRESS and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(connections) <= listening.CONNECTIONS_PER_ADDRESS
@@ -176,7 +172,12 @@ def test_strangers_do_not_keep_a_client_out(served: tuple[Listener, EchoServer],
         stranger.close()
 
 
-@pytest.mark.parametrize("served", [LATE | {"grace_seconds": 600}], indirect=True, ids=[""])
+@pytest.mark.parametrize(
+    "served",
+    [{"first_byte_seconds": 600.0, "handshake_seconds": 600.0, "grace_seconds": 600.0}],
+    indirect=True,
+    ids=[""],
+)
 def test_a_burst_of_clients_is_served(served: tuple[Listener, EchoServer]) -> None:
     """100 clients that connect before the first of them sends a byte, and are not idle for longer than the grace."""
     front, _ = served

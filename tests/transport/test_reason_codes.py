@@ -184,6 +184,31 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
     assert REASON_CODES.receive("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("length", "allowed"), [(1, True), (64, True), (65, False)])
+def test_the_longest_name_of_a_code_is_the_same_at_both_parties(run: vfl.Run, length: int, allowed: bool) -> None:
+    part, codes = run.parts["shop"], dict(codes_of(run, "shop").codes)
+    named = ReasonCodePolicy(3, codes | {part.columns[-1]: "R" * length})
+    if allowed:
+        named.check(part)
+        return
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        named.check(part)
+
+
+def test_a_shared_code_is_listed_once_at_its_party(run: vfl.Run) -> None:
+    """Each row has as many entries as codes were agreed on; those of repeated codes are empty and come last."""
+    part = run.parts["shop"]
+    scaled = np.random.default_rng(8).normal(size=(40, len(part.columns)))
+    single = codes_of(run, "shop").codes
+    shared = {column: f"R{j % 2}" for j, column in enumerate(part.columns)}
+    once = ReasonCodePolicy(3, shared).reasons(part, scaled)
+    for row, columns in zip(
+        once, ReasonCodePolicy(3, {name: name for name in single}).reasons(part, scaled), strict=True
+    ):
+        names = list(dict.fromkeys(shared[column] for column in columns))
+        assert row == names + [""] * (3 - len(names))
+
+
 def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> None:
     """Names are listed in a fixed order.
 
