@@ -7,7 +7,7 @@ for the first byte, and then relays bytes in both directions. TLS ends in the se
    `HANDSHAKE_SECONDS`.
 3. established: the client has answered. It ends when one of the two sides closes it.
 
-If an address has more than `per_address` connections in phases 1 and 2, those idle for more than `GRACE_SECONDS` are
+If an address has more than `per_address` connections in phases 1 and 2, those idle for more than `grace_seconds` are
 closed. With more than `in_all` connections, the one idle for the longest time is closed. If requests are limited, a
 client that takes more than `request_seconds` to send one is closed, and so is one without a reply in `ANSWER_SECONDS`.
 """
@@ -78,6 +78,7 @@ class Listener:
         request_seconds: seconds for a request to arrive completely; None does not limit it.
         first_byte_seconds: seconds for the first byte of a connection to arrive.
         handshake_seconds: seconds for a handshake to finish.
+        grace_seconds: seconds for which a connection may be idle before it counts for the limit `per_address`.
 
     Raises:
         OSError: an address cannot be bound.
@@ -93,10 +94,12 @@ class Listener:
         request_seconds: float | None = None,
         first_byte_seconds: float = FIRST_BYTE_SECONDS,
         handshake_seconds: float = HANDSHAKE_SECONDS,
+        grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self._tls, self._per_address, self._in_all = tls, per_address, in_all
         self._request_seconds = request_seconds
         self._first_byte_seconds, self._handshake_seconds = first_byte_seconds, handshake_seconds
+        self._grace_seconds = grace_seconds
         self._folder = Path(tempfile.mkdtemp(prefix="svfl-"))  # mode 0700
         self.server_path = self._folder / "server.sock"
         self._connections: set[_Connection] = set()
@@ -212,7 +215,7 @@ class Listener:
                     for connection in self._connections
                     if connection.address == address
                     and connection.phase < 2
-                    and now - connection.active > GRACE_SECONDS
+                    and now - connection.active > self._grace_seconds
                 ]
                 idle.sort(key=lambda connection: (connection.phase, connection.active))
                 for connection in idle[: count - self._per_address]:

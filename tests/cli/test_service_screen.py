@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -146,13 +147,25 @@ def test_a_tally_counts_each_outcome() -> None:
 
 
 def test_a_pipe_gets_a_line_whenever_figures_change(capsys: pytest.CaptureFixture[str]) -> None:
-    figures = [ServiceFigures(0, 4, 0, 0, 0)]
-    screen = ServiceScreen("bank's gateway", lambda: figures[-1], lambda: BUDGETS[1:], lambda: 0.0)
+    figures, checks = [ServiceFigures(0, 4, 0, 0, 0)], threading.Semaphore(0)
+
+    def latest() -> ServiceFigures:
+        checks.release()
+        return figures[-1]
+
+    def wait_for_checks() -> None:
+        """Wait for five checks of the figures; the lines of all but the last of them have been printed."""
+        while checks.acquire(blocking=False):
+            pass
+        for _ in range(5):
+            assert checks.acquire(timeout=60)
+
+    screen = ServiceScreen("bank's gateway", latest, lambda: BUDGETS[1:], lambda: 0.0)
     level = eventlog.LOGGER.level
     with service_screen.service_screen(screen, line_seconds=0.02):
-        time.sleep(0.2)
+        wait_for_checks()
         figures.append(ServiceFigures(2, 4, 3, 120, 5))
-        time.sleep(0.2)
+        wait_for_checks()
     eventlog.LOGGER.setLevel(level)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from selfcheck.checks import draws
 
 import securevfl as vfl
@@ -79,8 +80,8 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
 def test_values_read_from_tables_are_uniform(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reused mask would leave values close together, because the masked values are small.
 
-    Random words of 40 bits come as close once in a million runs. Of 90 random words of 11 or 16 bits nearly all differ,
-    of those of 7 bits half.
+    A uniform value repeats one of k earlier values with probability k / 2^bits at most. Therefore the number of
+    repetitions exceeds the binomial bound once in 10^10 messages; a reused mask leaves a few different values.
     """
     chosen, tables, visits = trained(loss, monkeypatch)
     outputs = 3 if loss == "one_vs_rest" else 1
@@ -98,13 +99,11 @@ def test_values_read_from_tables_are_uniform(loss: str, monkeypatch: pytest.Monk
         if isinstance(message, MaskedTables):
             assert len(values) == BATCH * outputs
     for bits, values in read:
-        if bits <= 16:
-            words, once, twice = 2.0**bits, (1 - 2.0**-bits) ** len(values), (1 - 2.0 ** (1 - bits)) ** len(values)
-            expected = words * (1 - once)
-            deviation = np.sqrt(words * (words - 1) * twice + words * once - (words * once) ** 2)
-            assert len(np.unique(values)) > expected - 5 * max(deviation, 1)
-        else:
-            assert np.diff(np.sort(values)).min() > 3
+        near = 0 if bits <= 16 else 3
+        signed = values.astype(np.int64)
+        repeated = sum(bool((np.abs(signed[:k] - signed[k]) <= near).any()) for k in range(len(signed)))
+        share = (len(signed) - 1) * (2 * near + 1) / 2.0 ** (bits + 1)  # the mean over the values
+        assert repeated <= stats.binom.isf(1e-10, len(signed), share), bits
     psi = np.concatenate([block.psi.T for block in visits if block.psi.size])  # two holders, each visit, each output
     assert len(psi) == 2 * 4 * outputs
     assert len(np.unique(psi)) == psi.size

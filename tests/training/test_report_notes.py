@@ -14,6 +14,7 @@ from sklearn.metrics import average_precision_score, precision_recall_fscore_sup
 import securevfl as vfl
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
+from securevfl.families.output_rounding import output_step
 from securevfl.training.model_part import ModelPart
 
 ACCEPTED = ["columns", "rank", "label_auc", "fresh_equations"]
@@ -76,8 +77,12 @@ def test_rounding_is_stated_with_the_error_of_each_metric() -> None:
         assert len(notes) == (protocol == "ckks")
     assert distances[0] <= 1e-9
     stated = dict(item.split(" ") for item in notes[0].rpartition("about: ")[2].split(", "))
-    assert distances[1] <= 4 * float(stated["auc"])
-    assert 0 < float(stated["auc"]) < 0.02
+    # the rounding error of one output is triangular in the mean over rows; 200 draws state its effect to 5 %
+    step, draw = output_step(len(job.schedule(register_of(parties)).train)), np.random.default_rng(0)
+    moved = [roc_auc_score(y, f.ravel() + draw.triangular(-step, 0, step, len(f))) for _ in range(200)]
+    error = np.sqrt(np.mean((np.array(moved) - roc_auc_score(y, f)) ** 2))
+    assert distances[1] <= 6.6 * error
+    assert error / 5 < float(stated["auc"]) < 5 * error  # one digit, from eight draws with a fixed seed
 
 
 def test_weights_are_the_reason_of_unweighted_metrics() -> None:

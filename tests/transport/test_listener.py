@@ -172,8 +172,14 @@ def test_strangers_do_not_keep_a_client_out(served: tuple[Listener, EchoServer],
         stranger.close()
 
 
+@pytest.mark.parametrize(
+    "served",
+    [{"first_byte_seconds": 600.0, "handshake_seconds": 600.0, "grace_seconds": 600.0}],
+    indirect=True,
+    ids=[""],
+)
 def test_a_burst_of_clients_is_served(served: tuple[Listener, EchoServer]) -> None:
-    """100 clients that connect before the first of them sends a byte."""
+    """100 clients that connect before the first of them sends a byte, and are not idle for longer than the grace."""
     front, _ = served
     clients = [connect(front) for _ in range(100)]
     for client in clients:
