@@ -122,6 +122,20 @@ def test_a_listener_without_tls_relays_http() -> None:
     server.close()
 
 
+def test_the_time_of_a_request_begins_with_each_request_anew() -> None:
+    """A connection that stays open for longer than one request may take."""
+    front = Listener([(socket.AF_INET, ("127.0.0.1", 0))], tls=False, request_seconds=0.2)
+    server = EchoServer(str(front.server_path))
+    front.start()
+    with connect(front) as client:
+        for _ in range(3):
+            client.sendall(b"GET /")
+            assert receive(client, 5) == b"GET /"
+            time.sleep(0.25)
+    front.stop()
+    server.close()
+
+
 @pytest.mark.parametrize("served", [{"first_byte_seconds": 0.3}], indirect=True, ids=[""])
 def test_silent_connections_end_after_the_first_byte_s_time(served: tuple[Listener, EchoServer]) -> None:
     front, server = served
