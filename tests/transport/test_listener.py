@@ -158,7 +158,12 @@ def test_unanswered_handshakes_end_in_time(served: tuple[Listener, EchoServer]) 
         assert receive(established, len(HELLO)) == HELLO
 
 
-@pytest.mark.parametrize("served", [{"first_byte_seconds": 60.0, "handshake_seconds": 60.0}], indirect=True, ids=[""])
+@pytest.mark.parametrize(
+    "served",
+    [{"first_byte_seconds": 60.0, "handshake_seconds": 60.0, "grace_seconds": 5.0}],
+    indirect=True,
+    ids=[""],
+)
 @pytest.mark.parametrize("first", [b"", HELLO], ids=["silent", "half open"])
 def test_strangers_do_not_keep_a_client_out(served: tuple[Listener, EchoServer], first: bytes) -> None:
     """Of one address, 300 connections send nothing more; a client that continues does not wait until they end."""
