@@ -58,11 +58,12 @@ def origin(plan: Any) -> dict[str, Any]:
 def checked(begun: Mapping[str, Any]) -> dict[str, Any]:
     """Return the origin of a run that ends now, from its origin when it began.
 
-    If the sources changed during the run, no commit computed it, and a `+` follows the commit.
+    If the sources changed during the run, no commit computed it, and a `+` follows the commit. `load` is the number of
+    running processes, averaged over the last 15 minutes, beside which seconds were measured.
     """
     commit = str(begun["commit"])
     changed = not commit.endswith("+") and commit != UNKNOWN and bool(_git("diff", commit, "--", *SOURCES))
-    return {**begun, "commit": f"{commit}+" if changed else commit}
+    return {**begun, "commit": f"{commit}+" if changed else commit, "load": round(os.getloadavg()[2], 1)}
 
 
 def sources() -> str:
@@ -101,9 +102,10 @@ def words(origin: Mapping[str, Any], sample: Mapping[str, Any]) -> str:
             f"*Stored by commit {origin['commit']} on {origin['date']}, and not computed again since{reason}: today's "
             f"code may give other figures. {seeds.capitalize()}. {computer}{memory}.{since}*"
         )
+    load = f" At its end, {origin['load']:g} processes ran on average." if "load" in origin else ""
     return (
         f"*Computed by commit {origin['commit']} on {origin['date']}. {seeds.capitalize()}. {computer}, "
-        f"{origin['memory_gb']} GB of memory, Python {origin['python']}.{since}*"
+        f"{origin['memory_gb']} GB of memory, Python {origin['python']}.{load}{since}*"
     )
 
 

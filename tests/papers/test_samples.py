@@ -85,9 +85,9 @@ def test_the_origin_is_that_of_the_beginning_of_a_run() -> None:
     first = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1]
     if is_current({"origin": {"commit": first}}):
         pytest.skip("the checkout has one commit")
-    assert checked({"commit": first, "date": "then"}) == {"commit": f"{first}+", "date": "then"}
+    assert checked({"commit": first, "date": "then"}).items() >= {"commit": f"{first}+", "date": "then"}.items()
     here = origin(None)["commit"]
-    assert checked({"commit": here}) == {"commit": here}
+    assert checked({"commit": here})["commit"] == here
     assert sources().startswith(here.removesuffix("+"))
     assert ("-" in sources()) == here.endswith("+")
 
