@@ -271,7 +271,7 @@ def test_work_ahead_is_booked_apart() -> None:
     assert 0 < run.costs.ahead < run.costs.total
     assert run.costs.row()["protocol"] == "shares"
     per_visit = run.costs.seconds(Kind.COMMUNICATION) / run.costs.rounds
-    assert 0.02 < per_visit < 0.025  # one round trip
+    assert 0.01 < per_visit < 0.025  # one round trip; if a party is ahead, its message has left before it is waited for
     assert run.active.path[Stage.OFFLINE, Kind.ENCRYPTION] > 0
 
 

@@ -62,7 +62,8 @@ def test_the_page_compares_one_party_with_all_and_has_the_sheet(run: vfl.Run, tm
     run.report(tmp_path / "run.html", alone=alone, sheet="bank learns a < b")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     heads = page.index("bank alone</th>")
-    figures = page.index(f'0.5432</td><td class="figure">{run.metrics["auc"]:.4f} ± ')
+    with_error = html.with_error(run.metrics["auc"], run.metric_std_errors["auc"])
+    figures = page.index(f'0.5432</td><td class="figure">{with_error}</td>')
     assert heads < figures < page.index("How the scores perform") < page.index("<pre>bank learns a &lt; b</pre>")
     assert f"rises from 0.5432 to {html.cell_text(run.metrics['auc'])}, a gain of " in page
     part = run.parts["shop"]
