@@ -58,8 +58,8 @@ def origin(plan: Any) -> dict[str, Any]:
 def checked(begun: Mapping[str, Any]) -> dict[str, Any]:
     """Return the origin of a run that ends now, from its origin when it began.
 
-    If the sources changed during the run, no commit computed it, and a `+` follows the commit. `load` is the number of
-    running processes, averaged over the last 15 minutes, beside which seconds were measured.
+    If the sources changed during the run, no commit computed it, and a `+` follows the commit. `load` is the
+    system's load average of the last 15 minutes: other programs disturb measured seconds.
     """
     commit = str(begun["commit"])
     changed = not commit.endswith("+") and commit != UNKNOWN and bool(_git("diff", commit, "--", *SOURCES))
@@ -102,7 +102,7 @@ def words(origin: Mapping[str, Any], sample: Mapping[str, Any]) -> str:
             f"*Stored by commit {origin['commit']} on {origin['date']}, and not computed again since{reason}: today's "
             f"code may give other figures. {seeds.capitalize()}. {computer}{memory}.{since}*"
         )
-    load = f" At its end, {origin['load']:g} processes ran on average." if "load" in origin else ""
+    load = f" Load average of the last 15 minutes: {origin['load']:g}." if "load" in origin else ""
     return (
         f"*Computed by commit {origin['commit']} on {origin['date']}. {seeds.capitalize()}. {computer}, "
         f"{origin['memory_gb']} GB of memory, Python {origin['python']}.{load}{since}*"

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.papers.page_cells import Part, Row, number, pick, rounds_cell, share, starts, table, typical
 
-HIGHEST = "\nThe highest AUC is a mean over the starts, in which a training that diverges counts as 0.\n"
+HIGHEST = "\nThe highest AUC is a mean over the starts. A training that diverges counts as 0.\n"
 
 
 def celu_rounds(part: Part) -> str:
@@ -93,8 +93,8 @@ def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: floa
     return (
         f"**Each at its best step**, on the rows reported, takes to {number(target, 2)}: plain "
         f"{number(typical(plain), 0)} rounds ({plain['step']:g}), {words}. These are medians over the starts.\n\n"
-        "**Why stored exchanges do not pay in a pipeline**: what is in flight ages by updates and not by rounds. With "
-        "depth 3 outputs are 2 updates old under a pipeline alone and 10 with R = 5.\n"
+        "**Why stored exchanges do not pay in a pipeline**: each local step makes the exchanges in flight one update "
+        "older. With depth 3, outputs are 2 updates old in a pipeline of plain training, and 10 with R = 5.\n"
     )
 
 

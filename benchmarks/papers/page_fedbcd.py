@@ -136,9 +136,8 @@ def fedbcd_rule(part: Part) -> str:
     ]
     return (
         "### Convolutional parties at one rule\n"
-        f"MNIST in halves, {plan['width']} channels, {plan['dense']} units, {plan['rows']:,} pictures of "
-        "which a quarter is "
-        f"held out, batches of {plan['batch']}, steps eta0 / sqrt(t + 1), one eta0 for all, "
+        f"MNIST in halves, {plan['width']} channels, {plan['dense']} units, {plan['rows']:,} pictures "
+        f"(a quarter is held out), batches of {plan['batch']}, steps eta0 / sqrt(t + 1), one eta0 for all, "
         f"about {plan['cap']} rounds (whole passes), an evaluation every {plan['every']}. The paper has 64 channels, "
         "all pictures, and .35 "
         "(Q = 3) and .17 (Q = 5) of FedSGD's rounds to .997, which is out of reach of so few pictures and rounds.\n\n"

@@ -357,7 +357,7 @@ class OfflinePhase:
         """Return the name of a chunk if it can be used now, and an empty name otherwise.
 
         The chunk is usable if it is stored, unused, has this number of iterations and was generated from the current
-        state, and if the list of used chunks does not contain its name.
+        state, and if the list of used chunks does not contain its name. Otherwise a warning states the reason.
         """
         if number not in self.store.chunk_numbers:
             return b""

@@ -190,16 +190,20 @@ class Limit:
 
     def allows(self, total: DisclosureTotal) -> bool:
         """Return whether a total is within this limit."""
-        return (total.share if self.share else total.count) <= self.most + 1e-9
+        return self._measure(total) <= self.most + 1e-9
 
     def is_used_up(self, total: DisclosureTotal) -> bool:
         """Return whether a total leaves nothing of this limit."""
-        return (total.share if self.share else total.count) >= self.most - 1e-9
+        return self._measure(total) >= self.most - 1e-9
 
     def left(self, total: DisclosureTotal) -> str:
         """Return how much may still be disclosed after a total, as a percentage or a count like this limit."""
-        left = max(0.0, self.most - (total.share if self.share else total.count))
+        left = max(0.0, self.most - self._measure(total))
         return f"{left:.0%}" if self.share else f"{left:,.0f}"
+
+    def _measure(self, total: DisclosureTotal) -> float:
+        """Return the share or the count of a total, whichever this limit restricts."""
+        return total.share if self.share else total.count
 
     def needed(self, total: DisclosureTotal) -> str:
         """Return the smallest limit that allows a total, as a percentage or a count like this limit."""

@@ -344,7 +344,7 @@ RANKINGS: dict[str, Callable[[ScoredRows], Floats]] = {
     "lift": lambda rows: _gain(*rows.cumulative),
     "gini": lambda rows: _relative_gini(np.asarray(rows.y, np.float64), rows.f[:, 0], rows.w),
 }
-"""Metrics that depend on the order of scores: one for each weighting of the rows."""
+"""Metrics of the order of scores. Each function returns one value for every weighting of the rows."""
 
 METRICS: dict[str, Callable[[ScoredRows], float]] = {
     "auc": _auc,

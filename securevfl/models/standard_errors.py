@@ -27,7 +27,7 @@ from securevfl.models.metrics import MIN_LOG_PROBABILITY, RANKINGS, ScoredRows, 
 BOOTSTRAP_SAMPLES, MAX_BOOTSTRAP_ROWS = 100, 16_384
 """Number of bootstrap samples, and maximum number of rows of a class in a sample."""
 MAX_SAMPLE_WEIGHTS = 1 << 18
-"""Maximum number of weights that are held at once: those of as many bootstrap samples as it allows, at least one."""
+"""Maximum number of weights that are stored at once. At least one bootstrap sample is computed at a time."""
 MIN_CLASS_ROWS = 2
 """Minimum number of rows of each class for which a standard error of a ranking is estimated."""
 

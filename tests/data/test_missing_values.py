@@ -72,7 +72,7 @@ def test_every_text_for_a_missing_value_is_no_label() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_a_constant_column_is_noticed_from_two_rows_on(rows: int) -> None:
-    """All values of a table of one row are constant, and that says nothing about its columns."""
+    """Every column of a table of one row is constant, which is no reason for a notice."""
     low, high = np.array([1.0, 2.0]), np.array([1.0, 2.0 + (rows > 1)])
     with warnings.catch_warnings(record=True) as notices:
         warnings.simplefilter("always", DataNotice)

@@ -1,4 +1,4 @@
-"""What is fitted to training rows does not depend on the held-out rows.
+"""Quantities that are fitted to training rows do not depend on held-out rows.
 
 Each case fits something to some rows of a table. The result must equal that of a table of these rows alone. The
 held-out rows come first, have other values and other shares of each class, and are not half of the table, so that no

@@ -159,7 +159,7 @@ def test_no_character_controls_a_terminal_or_reorders_a_text() -> None:
         unsafe = (
             unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
             or unicodedata.bidirectional(character) in reordering
-            or character in "\u061c\u200e\u200f"  # marks without a class of their own
+            or character in "\u061c\u200e\u200f"  # Unicode has no bidirectional class for these marks alone
         )
         escaped = printable(f"a{character}b")
         if unsafe and character not in "\t\n":

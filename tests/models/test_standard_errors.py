@@ -93,14 +93,14 @@ def test_rankings_of_several_weightings_are_those_of_each(name: str) -> None:
     together = metrics.RANKINGS[name](metrics.ScoredRows(loss, f, y, classes, weightings))
     assert together.shape == (7,)
     for w, value in zip(weightings, together, strict=True):
-        kept = w > 0
-        alone = metrics.METRICS[name](metrics.ScoredRows(loss, f[kept], y[kept], classes, w[kept]))
+        has_weight = w > 0
+        alone = metrics.METRICS[name](metrics.ScoredRows(loss, f[has_weight], y[has_weight], classes, w[has_weight]))
         assert value == pytest.approx(alone, rel=1e-12, nan_ok=True)
 
 
 def test_samples_do_not_depend_on_how_many_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(300, 100)
-    whole = standard_errors.standard_errors(loss, f, y, classes, None)
+    at_once = standard_errors.standard_errors(loss, f, y, classes, None)
     for weights in (1, 300 * 33, 300 * 50):  # one sample at once, a last part that is smaller, and equal parts
         monkeypatch.setattr(standard_errors, "MAX_SAMPLE_WEIGHTS", weights)
-        assert standard_errors.standard_errors(loss, f, y, classes, None) == pytest.approx(whole, rel=1e-12)
+        assert standard_errors.standard_errors(loss, f, y, classes, None) == pytest.approx(at_once, rel=1e-12)

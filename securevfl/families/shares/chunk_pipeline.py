@@ -20,7 +20,7 @@ from securevfl.runtime.channel import Channel
 
 T = TypeVar("T")
 
-MAX_PREPROCESSING_BYTES = 1 << 29  # maximum size of a chunk's preprocessing in bytes; chunks have as many epochs as fit
+MAX_PREPROCESSING_BYTES = 1 << 29  # maximum size of a chunk's preprocessing, in bytes
 MAX_CHUNK_EPOCHS = 40
 
 
