@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ os.environ["XDG_CONFIG_HOME"] = os.environ.get("XDG_CONFIG_HOME") or str(Path.ho
 os.environ["HOME"] = tempfile.mkdtemp(prefix="securevfl-home-")
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
+from typer.main import Typer, get_command
 
 from securevfl.errors import TransportError
 from securevfl.families.batch_participant import BatchParticipant
@@ -122,6 +125,19 @@ def _short_patience_with_workers() -> Iterator[None]:
     """Let a lost worker be noticed in seconds: another worker reads the small tables of tests again at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _commands_built_once() -> Iterator[None]:
+    """Build the commands of an application once, and not for each call by `CliRunner`, which takes 20 ms."""
+    build = cache(lambda app, *_: get_command(app))
+
+    def built(app: Typer) -> Any:
+        return build(app, len(app.registered_commands), len(app.registered_groups))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", built)
         yield
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from securevfl.audit.findings import Finding
 from securevfl.audit.message_bytes import Body, array_fields, bodies, byte_fields, opened_numbers, public_moduli, raw
+from securevfl.audit.piece_search import PieceSearch
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery, add_uniformity_tests
 from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL
@@ -168,10 +169,13 @@ def hidden(received: ReceivedMessages, outcome: Outcome) -> None:
         **{(secret, secret.rsplit(" ", 1)[-1]): [values] for secret, values in received.transcript.secrets.items()},
     }
     patterns = [(secret, owner, _pieces(values)) for (secret, owner), values in arrays.items()]
+    search = PieceSearch(piece for _, _, pieces in patterns for piece in pieces)
     for item in received.items:
         if item.kind in ("", "plain"):
             continue
         frame = encode_message(item.event.message)
+        if not search.may_contain(frame):
+            continue
         for secret, owner, pieces in patterns:
             if item.event.me != owner and any(piece in frame for piece in pieces):
                 outcome.add("hidden", item.event.me, f"{item.origin}, declared {item.kind}, contains {secret}")

@@ -11,7 +11,7 @@ h_ii > `HIGH_LEVERAGE` is called singled out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,22 +37,42 @@ class Leverage:
 
 
 def leverages(X: Floats) -> Floats:
-    """Return the leverages h_ii (n,) of a batch X (n, d), from its singular value decomposition.
+    """Return the leverages h_ii (..., n) of batches X (..., n, d), from their singular value decompositions.
 
     Singular values at the level of rounding errors are left out, so that linearly dependent columns add nothing.
     """
     U, singular_values, _ = np.linalg.svd(X, full_matrices=False)
-    tolerance = singular_values.max(initial=0.0) * max(X.shape) * np.finfo(np.float64).eps
-    rank = int((singular_values > tolerance).sum())
-    return np.einsum("ij,ij->i", U[:, :rank], U[:, :rank])
+    tolerance = singular_values.max(axis=-1, initial=0.0, keepdims=True) * max(X.shape[-2:]) * np.finfo(np.float64).eps
+    inside: Floats = U * (singular_values > tolerance)[..., None, :]
+    return np.einsum("...ij,...ij->...i", inside, inside)
 
 
-def measure_leverage(batches: Iterable[Floats]) -> Leverage:
-    """Measure the leverage of the rows of a party's batches (n, d), scaled as in training."""
+def measure_leverage(batches: Iterable[Floats], *, together: int = 1 << 16) -> Leverage:
+    """Measure the leverage of the rows of a party's batches (n, d), scaled as in training.
+
+    Args:
+        batches: the batches.
+        together: number of entries of small batches that are decomposed in one call.
+
+    Returns:
+        The number of rows, of those that are singled out, and the largest leverage.
+    """
     rows, singled_out, largest = 0, 0, 0.0
-    for X in batches:
+    for X in _stacks(batches, together):
         h = leverages(X)
-        rows += len(h)
+        rows += h.size
         singled_out += int((h > HIGH_LEVERAGE).sum())
         largest = max(largest, float(h.max(initial=0.0)))
     return Leverage(rows, singled_out, largest)
+
+
+def _stacks(batches: Iterable[Floats], together: int) -> Iterator[Floats]:
+    """Yield successive batches of one shape as arrays (batches, n, d), because calls for single rows take long."""
+    stack: list[Floats] = []
+    for X in batches:
+        if stack and (X.shape != stack[0].shape or X.size * len(stack) >= together):
+            yield np.stack(stack)
+            stack = []
+        stack.append(X)
+    if stack:
+        yield np.stack(stack)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,15 +10,21 @@ from typer.testing import CliRunner
 
 from benchmarks import trees
 from benchmarks.__main__ import app
+from securevfl.data.party import Party
 from securevfl.errors import DataError
 from tests.builders import REAL_TABLES, raises_code
 
 
+def row_of(parties: list[Party], trained: int, monkeypatch: pytest.MonkeyPatch, **options: bool) -> dict[str, Any]:
+    """Return the row of the benchmark for a table of these parties, of whose rows so many are trained on."""
+    monkeypatch.setitem(trees.SPLIT, "heavy", lambda rows: trained)
+    monkeypatch.setattr(trees, "parties_of", lambda data, name: parties)
+    return trees.table(Path(), "heavy", 4, 0, **options)
+
+
 @pytest.mark.slow
 def test_a_row_has_costs_and_the_gain_of_mixed_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(trees.SPLIT, "heavy", lambda rows: 700)
-    monkeypatch.setattr(trees, "parties_of", lambda data, name: trees.made_up(1000, 4, 4))
-    row = trees.table(Path(), "heavy", 4, 0)
+    row = row_of(trees.made_up(1000, 4, 4), 700, monkeypatch)
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert row["trees"] == [2, 6]
     assert row["widths"] == [2 * 16 + 8 + 2, 6 * 16 + 8 + 32]
@@ -34,9 +41,7 @@ def test_trees_over_all_columns_learn_an_exclusive_or(monkeypatch: pytest.Monkey
     rng = np.random.default_rng(0)
     made_up = trees.made_up(1500, 3, 3, tails=False)
     made_up[0].y[:] = (made_up[0].X[:, 0] > 0) ^ (made_up[1].X[:, 0] > 0) ^ (rng.random(1500) < 0.05)
-    monkeypatch.setitem(trees.SPLIT, "large", lambda rows: 1000)
-    monkeypatch.setattr(trees, "parties_of", lambda data, name: made_up)
-    row = trees.table(Path(), "large", 4, 0, shares=False)
+    row = row_of(made_up, 1000, monkeypatch, shares=False)
     assert row["auc_mixed"] > 0.8
     assert max(row["auc_boosting"], row["auc_float"]) < 0.6
     assert "auc" not in row

@@ -267,6 +267,18 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     assert count_singled_out(bins) == 1
 
 
+@pytest.mark.parametrize("together", [1, 30, 1 << 16])
+def test_batches_decomposed_together_have_the_same_leverage(together: int) -> None:
+    draw = np.random.default_rng(0)
+    for rows, columns in ((1, 2), (5, 3), (3, 5), (4, 0)):
+        sizes = [rows + k // 8 for k in range(11)]
+        batches = [1000.0**-k * draw.integers(0, 2, (size, columns)) for k, size in enumerate(sizes)]
+        single = np.concatenate([leverages(X) for X in batches])
+        measured = measure_leverage(iter(batches), together=together)
+        assert (measured.rows, measured.singled_out) == (len(single), (single > HIGH_LEVERAGE).sum())
+        assert measured.largest == pytest.approx(single.max())
+
+
 def test_recovery_counts_follow_the_bits_of_the_columns() -> None:
     draw = np.random.default_rng(1)
     reals = draw.normal(size=(200, 6))

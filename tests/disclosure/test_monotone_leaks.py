@@ -97,7 +97,7 @@ def refusals(action: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 8))])
 def test_the_fast_check_refuses_what_the_search_refuses(seed: int, tmp_path: Path) -> None:
     """Random jobs of all families, on tables of which some share rows, with random limits and accepted leaks."""
     draw = np.random.default_rng(seed)

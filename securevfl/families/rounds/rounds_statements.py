@@ -199,9 +199,8 @@ def _isolated_rows_of_others(job: JobOptions, facts: RunFacts | None) -> list[st
 def _isolated_row_lines(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
     """Return a line if rows of the party are nearly unique in their batches; otherwise no line."""
     mean, deviation = moments(X, schedule.batch_order)[:2] if job.scale == "standard" else (np.zeros(1), np.ones(1))
-    leverage = measure_leverage(
-        (X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0)
-    )
+    divisor = np.where(deviation > 0, deviation, np.inf)
+    leverage = measure_leverage((X[rows] - mean) / divisor for rows in schedule.partition(0))
     if not leverage.singled_out:
         return []
     return [
