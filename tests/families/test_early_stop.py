@@ -72,11 +72,11 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("gain", "kind"),
     [
-        *((STOPS_AT_ONCE, kind) for kind in KINDS),
         *(
-            pytest.param(NEVER_STOPS, kind, marks=[pytest.mark.slow] * (kind not in ("two parties", "several chunks")))
+            pytest.param(STOPS_AT_ONCE, kind, marks=[pytest.mark.slow] * (kind in ("three parties", "l2")))
             for kind in KINDS
         ),
+        *(pytest.param(NEVER_STOPS, kind, marks=[pytest.mark.slow] * (kind != "several chunks")) for kind in KINDS),
     ],
 )
 def test_all_parties_stop_alike_and_open_what_the_sheet_states(gain: float, kind: str, tmp_path: Path) -> None:
