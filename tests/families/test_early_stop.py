@@ -198,8 +198,14 @@ STEEP: dict[str, tuple[int, int, int, dict[str, Any]]] = {
 """Number of parties and iterations, rollbacks that the steps cause, and options. The last evaluation rolls back."""
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("kind", STEEP)
+@pytest.mark.parametrize(
+    ("kind", "pairs"),
+    [
+        pytest.param(kind, pairs, marks=[pytest.mark.slow] * (pairs != (kind in ("two rollbacks", "an interval"))))
+        for kind in STEEP
+        for pairs in (False, True)
+    ],
+)
 def test_a_rollback_in_the_last_round_opens_no_further_sum(kind: str, pairs: bool) -> None:
     """All parties know the loss of the model to which they return: here the start, whose loss one party computes."""
     count, rounds, rollbacks, keys = STEEP[kind]
