@@ -99,7 +99,7 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def placed_job(**keys: Any) -> vfl.Job:
-    return vfl.Job.from_dict({"model": {"name": "logistic"}, "test_fraction": 0.3, "epochs": 6} | keys)
+    return vfl.Job.from_dict({"model": {"name": "logistic"}, "test_fraction": 0.3, "epochs": 3} | keys)
 
 
 @pytest.fixture(scope="module")
