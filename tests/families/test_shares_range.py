@@ -164,8 +164,8 @@ def test_the_partners_ledger_limits_counts_of_rows(
     apart = lambda *arguments, simulated, **keys: LocalResources(*arguments, **keys)  # noqa: E731
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")
-    monkeypatch.setattr(Measurements, "check", lambda *_: None)
-    monkeypatch.setattr(Measurements, "_record_evaluation", lambda *_: None)
+    for name in ("check", "_record_evaluation"):
+        monkeypatch.setattr(Measurements, name, lambda *_: None)
     monkeypatch.setattr("securevfl.families.shares.shares_participant.ScoreLedger", lambda _: ledger)
     for limit in (3, 0):
         shares = vfl.Protocol(shares=vfl.Shares(chunk=1))
