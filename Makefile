@@ -28,16 +28,17 @@ $(VENV)/.installed: $(VENV)/.core
 demo: $(VENV)/.core
 	@$(BIN)/securevfl demo
 
-# processes of tests import the package anew, and pytest rewrites asserts: compiled once, also where Python is told to
-# write no bytecode
+# processes of tests import the package anew, and pytest rewrites asserts: both are done once, before the workers start,
+# also where Python is told to write no bytecode
 test quick: export PYTHONDONTWRITEBYTECODE =
 # mutants of modules that differ from this commit are all applied, of others one a check
 test: export BASE ?=
 test: $(VENV)/.installed
-	$(BIN)/python -m compileall -q securevfl crypto protocols tests benchmarks
+	$(BIN)/python -m tests.compiled
 	$(BIN)/pytest -n 4 --dist worksteal -m "not slow"
 
 quick: $(VENV)/.installed
+	$(BIN)/python -m tests.compiled
 	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --quick
 
 soak: $(VENV)/.installed
