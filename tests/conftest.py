@@ -41,6 +41,7 @@ from typer.main import Typer, get_command
 from securevfl.errors import TransportError
 from securevfl.families.batch_participant import BatchParticipant
 from securevfl.runtime import worker_backend
+from securevfl.runtime.worker_processes import process_pool
 from tests.small_keys import small
 from tests.user_home import check_home
 
@@ -138,6 +139,18 @@ def _commands_built_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", built)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_pool_of_processes() -> Iterator[None]:
+    """Let all trainings under Paillier share one pool of worker processes: to start one takes 1.5 processor seconds."""
+    cores = os.cpu_count() or 1
+    with process_pool(cores) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "securevfl.training.simulate.process_pool",
+            lambda workers: nullcontext(pool) if workers == cores else process_pool(workers),
+        )
         yield
 
 

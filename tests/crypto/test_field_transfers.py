@@ -110,7 +110,7 @@ def test_pads_are_those_of_the_docstring(bits: int, octets: int) -> None:
 @pytest.mark.parametrize("octets", list(PAD_TYPES))
 def test_the_receiver_has_the_pad_it_has_chosen(bits: int, octets: int) -> None:
     receiver, sender = transfer_pair(bits, octets)
-    for rows in (1, 21, 130, 5000):  # several blocks in sequence
+    for rows in (1, 21, 130, 4100):  # several blocks in sequence
         message, chosen = receiver.extend(rows)
         assert len(message) == message_bytes(rows, bits)
         block = sender.extend(rows, message)
@@ -317,10 +317,10 @@ def test_wrong_sums_are_found_if_they_are_used(level: int, block: int) -> None:
 
         return alter
 
+    with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
+        seeds(None, altered(0, 1))
     for delta in range(ELEMENTS):
         secret = bytes([delta]) * BLOCKS
-        with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
-            seeds(secret, altered(0, 1))
         used = 1 - (delta >> (1 - level) & 1)
         with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
             seeds(secret, altered(used))

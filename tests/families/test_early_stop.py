@@ -72,11 +72,11 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("gain", "kind"),
     [
-        *((STOPS_AT_ONCE, kind) for kind in KINDS),
         *(
-            pytest.param(NEVER_STOPS, kind, marks=[pytest.mark.slow] * (kind not in ("two parties", "several chunks")))
+            pytest.param(STOPS_AT_ONCE, kind, marks=[pytest.mark.slow] * (kind in ("three parties", "l2")))
             for kind in KINDS
         ),
+        *(pytest.param(NEVER_STOPS, kind, marks=[pytest.mark.slow] * (kind != "several chunks")) for kind in KINDS),
     ],
 )
 def test_all_parties_stop_alike_and_open_what_the_sheet_states(gain: float, kind: str, tmp_path: Path) -> None:
@@ -198,8 +198,14 @@ STEEP: dict[str, tuple[int, int, int, dict[str, Any]]] = {
 """Number of parties and iterations, rollbacks that the steps cause, and options. The last evaluation rolls back."""
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("kind", STEEP)
+@pytest.mark.parametrize(
+    ("kind", "pairs"),
+    [
+        pytest.param(kind, pairs, marks=[pytest.mark.slow] * (pairs != (kind in ("two rollbacks", "an interval"))))
+        for kind in STEEP
+        for pairs in (False, True)
+    ],
+)
 def test_a_rollback_in_the_last_round_opens_no_further_sum(kind: str, pairs: bool) -> None:
     """All parties know the loss of the model to which they return: here the start, whose loss one party computes."""
     count, rounds, rollbacks, keys = STEEP[kind]

@@ -22,6 +22,11 @@ from tests.disclosure.disclosed_jobs import EXAMPLES, cases
 from tests.families.counted_calls import check_once, counted_calls
 
 CASES = cases()
+# their runs with consent differ from those of another example in what they send, and not in what they compute first
+LIKE_OTHERS = (
+    "neural", "kernel direct", "kernel pairwise", "transfer linearised", "shares, counts", "shares, weights opened",
+    "shares, scores to another",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -31,7 +36,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in CASES if name in EXAMPLES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_OTHERS)) for name in CASES if name in EXAMPLES],
+)
 def test_a_run_with_consent_and_ledgers_computes_its_facts_once(
     name: str, calls: Counter[tuple[str, str]], tmp_path: Path
 ) -> None:

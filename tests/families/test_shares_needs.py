@@ -69,7 +69,8 @@ def test_bytes_and_preprocessing_are_as_forecast(
     # the forecast contains transfers, which are stored with a chunk on disk only
     for attribute, value in (("write", noted), ("on_disk", True)):
         monkeypatch.setattr(MemoryStore, attribute, value)
-    parties, work = noise_parties(widths, 3 if "model" in keys else 2), block_descent_job(**keys)
+    rows = ROWS if keys.get("batch_size") == "growing" else 6000
+    parties, work = noise_parties(widths, 3 if "model" in keys else 2, rows), block_descent_job(**keys)
     sheet = vfl.explain(work, parties)
     run = vfl.simulate(work, parties)
     assert printed_number(sheet, "sent") == pytest.approx(run.costs.bytes, rel=0.15)

@@ -103,10 +103,12 @@ def test_a_table_that_is_too_small_is_refused_or_covers_all_sums(model: str) -> 
     y = f if model == "square" else y
     tables = [vfl.Party("bank", X[:, :3], y, aligned=True), vfl.Party("shop", X[:, 3:], aligned=True)]
     step = 1 / 16 if model == "square" else 0.25
-    small = vfl.Job(model=model, protocol={"shares": {"step": step, "table_bits": 6}}, accepts=["small_metrics"])
+    small = vfl.Job(
+        model=model, epochs=16, protocol={"shares": {"step": step, "table_bits": 6}}, accepts=["small_metrics"]
+    )
     with pytest.raises(DivergenceError, match="table_bits"):
         vfl.simulate(small, tables)
-    wide = vfl.Job(model=model, protocol={"shares": {"step": step}}, accepts=["small_metrics"])
+    wide = vfl.Job(model=model, epochs=16, protocol={"shares": {"step": step}}, accepts=["small_metrics"])
     assert wide.protocol.shares is not None
     assert wide.protocol.shares.table_bits == 8
     vfl.simulate(wide, tables)
@@ -162,9 +164,10 @@ def test_the_partners_ledger_limits_counts_of_rows(
     apart = lambda *arguments, simulated, **keys: LocalResources(*arguments, **keys)  # noqa: E731
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")
-    monkeypatch.setattr(Measurements, "check", lambda *_: None)
-    monkeypatch.setattr(Measurements, "_record_evaluation", lambda *_: None)
+    for name in ("check", "_record_evaluation"):
+        monkeypatch.setattr(Measurements, name, lambda *_: None)
     monkeypatch.setattr("securevfl.families.shares.shares_participant.ScoreLedger", lambda _: ledger)
     for limit in (3, 0):
-        _, opened = played(whole_batch_job(0.1, epochs=10, accepts=accepts), tmp_path)
+        shares = vfl.Protocol(shares=vfl.Shares(chunk=1))
+        _, opened = played(whole_batch_job(0.1, epochs=5, accepts=accepts, protocol=shares), tmp_path)
         assert [bool(count.total) for count in opened] == [bool(accepts) or number < limit for number in range(5)]

@@ -10,7 +10,7 @@ import pytest
 from securevfl.models import metrics, standard_errors
 from securevfl.models.losses import LOSSES
 
-SAMPLES = 400
+SAMPLES = 160
 
 
 def bootstrap(loss: Any, f: Any, y: Any, classes: Any, w: Any, names: list[str]) -> dict[str, float]:

@@ -27,11 +27,22 @@ def sealed_celu_job(residual: object, model: object = None, **keys: object) -> v
     return vfl.Job(**(defaults | {"accepts": ["columns", "rank", "fresh_equations"]} | keys))
 
 
+EVERY_RUN = {("logistic", 60.0, 2), ("logistic", None, 3), ("neural", None, 2), ("neural", 60.0, 3)}
+"""Each model with each number of parties and each way to weigh stored rows; `make soak` runs all combinations."""
+
+
 @pytest.mark.exact_outputs
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("xi", [None, 60.0])
-@pytest.mark.parametrize("model", [vfl.Logistic(l2=0.01), vfl.Neural()], ids=lambda model: model.name)
-def test_ckks_gives_the_open_model(count: int, xi: float | None, model: vfl.Logistic) -> None:
+@pytest.mark.parametrize(
+    ("model", "xi", "count"),
+    [
+        pytest.param(model, xi, count, marks=[pytest.mark.slow] * ((model.name, xi, count) not in EVERY_RUN))
+        for model in (vfl.Logistic(l2=0.01), vfl.Neural())
+        for xi in (None, 60.0)
+        for count in (2, 3)
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_ckks_gives_the_open_model(model: vfl.Logistic, xi: float | None, count: int) -> None:
     data = sealed_celu_parties(count)
     clear, sealed = (vfl.simulate(sealed_celu_job(residual, model, xi=xi), data) for residual in ("open", "ckks"))
     for name in clear.parts:

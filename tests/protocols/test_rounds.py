@@ -49,7 +49,7 @@ def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Training | None
 
 @pytest.fixture(scope="module")
 def four_parties() -> list[vfl.Party]:
-    return cancer_parties(4, rows=250)
+    return cancer_parties(4, rows=180)
 
 
 def weights(run: vfl.Run) -> np.ndarray:

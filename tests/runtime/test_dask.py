@@ -30,21 +30,21 @@ DASK = shutil.which("dask", path=f"{Path(sys.executable).parent}{os.pathsep}{os.
 
 
 class Cluster:
-    """A scheduler, two workers and a client."""
+    """A scheduler, workers and a client."""
 
-    def __init__(self, folder: Path, *, nanny: bool) -> None:
+    def __init__(self, folder: Path, *, nanny: bool, workers: int = 2) -> None:
         self.logs = folder
         self._started: list[subprocess.Popen[bytes]] = []
         where = folder / "scheduler.json"
         self.start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(where))
-        for _ in range(2):
+        for _ in range(workers):
             options = ["--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(folder)]
             self.start("worker", "--scheduler-file", str(where), *options, "--nanny" if nanny else "--no-nanny")
         deadline = time.monotonic() + 120
         while not where.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         self.client: Any = distributed.Client(scheduler_file=str(where))
-        self.client.wait_for_workers(2, timeout=120)
+        self.client.wait_for_workers(workers, timeout=120)
 
     def start(self, *command: str) -> None:
         assert DASK is not None

@@ -17,7 +17,7 @@ from tests.small_keys import SMALL
 
 pytestmark = pytest.mark.exact_outputs
 
-R, W, ROUNDS = 4, 3, 15
+R, W, ROUNDS = 4, 3, 10
 
 
 class Cut(Exception):
@@ -25,7 +25,7 @@ class Cut(Exception):
 
 
 def celu_job(residual: object, **keys: Any) -> vfl.Job:
-    defaults: dict[str, Any] = {"model": vfl.Logistic(l2=0.01), "batch_size": 50, "epochs": 3, "seed": 1}
+    defaults: dict[str, Any] = {"model": vfl.Logistic(l2=0.01), "batch_size": 50, "epochs": 2, "seed": 1}
     defaults |= {"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, rule=vfl.AdaGrad())}
     defaults |= {"protocol": vfl.Protocol(sum=keys.pop("sum", "auto"), residual=residual)}
     defaults |= {"accepts": ["columns", "rank", "fresh_equations"]}
@@ -69,7 +69,7 @@ def undisturbed(kind: str) -> tuple[list[vfl.Party], vfl.Run]:
     return parties, vfl.simulate(RESUMED_JOBS[kind][0], parties)
 
 
-CUTS = ((1, 8), (3, 14))
+CUTS = ((1, 6), (3, 9))
 """Before any state and on one; between two and in the last round. Each kind of job has one of them in `make test`."""
 
 

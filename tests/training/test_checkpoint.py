@@ -1,6 +1,7 @@
 """A run that is interrupted in any round and resumed ends with the weights of an uninterrupted run."""
 
 import stat
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,12 @@ def interrupted(work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int) 
     return vfl.simulate(work, parties, checkpoints=own_checkpoints(folder, names))
 
 
+@cache
+def undisturbed(sums: str, residual: Engine | str) -> vfl.Run:
+    """Return the uninterrupted run, which tests only read."""
+    return vfl.simulate(local_steps_job(sums, residual), vfl.datasets.breast_cancer(parties=3))
+
+
 @pytest.mark.exact_outputs
 @pytest.mark.parametrize(
     ("sums", "residual", "tolerance", "at"),
@@ -62,7 +69,7 @@ def test_the_weights_are_those_of_the_undisturbed_run(
 ) -> None:
     parties = vfl.datasets.breast_cancer(parties=3)
     work = local_steps_job(sums, residual)
-    undisturbed_run, again = vfl.simulate(work, parties), interrupted(work, parties, tmp_path, at)
+    undisturbed_run, again = undisturbed(sums, residual), interrupted(work, parties, tmp_path, at)
     for name, part in undisturbed_run.parts.items():
         np.testing.assert_allclose(again.parts[name].theta, part.theta, rtol=0, atol=tolerance)
     assert again.costs.rounds == undisturbed_run.costs.rounds

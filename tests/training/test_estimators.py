@@ -102,7 +102,7 @@ def test_a_job_names_classes_as_the_labels_do(keys: dict[str, Any]) -> None:
         assert fitted.score(table, numbers) > 0.7
 
 
-@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("classes", [2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_the_default_job_trains_several_classes_on_shares(classes: int) -> None:
     table, y = loans(600, classes)
     model = VerticalClassifier(parties=PARTIES, label_party="shop").fit(table, y)

@@ -72,8 +72,9 @@ def quality(metric: str, predicted: Any, y: Any) -> float:
 @pytest.mark.parametrize(
     ("loss", "protocol", "parties"),
     [
-        ("logistic", "shares", 2), ("logistic", "shares", 3), ("logistic", "open", 3), ("smooth_hinge", "shares", 2),
+        ("logistic", "shares", 3), ("logistic", "open", 3), ("smooth_hinge", "shares", 2),
         ("square", "shares", 2), ("square", "open", 3), ("one_vs_rest", "shares", 2), ("softmax", "open", 2),
+        pytest.param("logistic", "shares", 2, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_default_linear_models_are_as_good_as_pooled_ones(loss: str, protocol: str, parties: int) -> None:

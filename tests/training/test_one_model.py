@@ -167,7 +167,15 @@ def test_every_family_of_weights_for_columns_is_among_them() -> None:
     assert named <= {family for family, *_ in CASES}
 
 
-@pytest.mark.parametrize(("family", "prepare", "scale", "protocol"), CASES, ids=str)
+LIKE_OTHERS = [case for case in CASES if case[0] in ("smooth_hinge", "tweedie") or case[:2] == ("square", {})]
+"""Readers compute these as others of the same preparation and the same link."""
+
+
+@pytest.mark.parametrize(
+    ("family", "prepare", "scale", "protocol"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case in LIKE_OTHERS)) for case in CASES],
+    ids=str,
+)
 def test_every_reader_of_a_model_says_what_is_served(
     family: str, prepare: dict[str, Any], scale: str, protocol: str, tmp_path: Path
 ) -> None:

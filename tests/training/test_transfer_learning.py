@@ -41,7 +41,7 @@ def transfer_job(residual: Any = "open", **keys: Any) -> vfl.Job:
 @pytest.mark.parametrize(
     ("optimizer", "rounds", "linearised"),
     [
-        (vfl.FedSGD(lr=1.0), 50, False),
+        (vfl.FedSGD(lr=1.0), 20, False),
         (vfl.FedBCD(lr=0.5, local_steps=3), 6, False),
         (vfl.FedPBCD(lr=0.5, local_steps=3, mu=0.1), 6, False),
         (vfl.FedBCD(lr=0.5, local_steps=8), 6, True),
