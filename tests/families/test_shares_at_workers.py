@@ -178,7 +178,7 @@ def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     everything, numbers = b"".join(value for _, value in results), run.job.protocol.shares
     assert numbers is not None
     for name in placed:  # no row as numbers, nor as whole numbers of two bytes
-        X = open_table(name, paths[name]).X[np.arange(0, ROWS, 150)]  # some of each block
+        X = open_table(name, paths[name]).X[np.arange(0, ROWS, 50)]
         scaled = run.parts[name].scaling(X)
         for row in (*X, *X.astype(np.float32), *scaled, *np.rint(scaled * 256).astype(np.int16)):
             assert row.tobytes() not in everything
