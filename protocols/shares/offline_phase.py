@@ -183,6 +183,7 @@ class OfflinePhase:
         self._caches, self._sums_scheme = (BatchCache(), BatchCache()), scheme
         self._iteration = 0
         self._delayed: dict[int, DelayedTransfers] = {}  # by the number of the chunk
+        self._rows: dict[int, int] = {}  # rows of all iterations of a chunk, by the number of the chunk
         self._r_queries: dict[str, bytes] = {}  # encrypted r of the current batch, by share holder
         self.is_holder = context.me in (context.active, params.partner)
         others = [name for name in context.parties if name != context.me and self.is_holder]
@@ -221,6 +222,7 @@ class OfflinePhase:
         """
         ring, params, products = self._ring, self._params, self.session.products
         first, base = self._iteration, self.state_digest()
+        self._rows[chunk] = self._rows_of(batches)
         counts = {batch: batches.count(batch) for batch in dict.fromkeys(batches)}
         vectors = self._vectors(counts)
         purposes, schemes = ["steps", "sums"], [products.scheme, self._scheme_of_sums(vectors)]
@@ -387,22 +389,29 @@ class OfflinePhase:
 
     def skip_chunk(self, number: int) -> None:
         """Compute this party's state after a stored chunk without using it, so that the next chunk can be generated."""
-        ring, params = self._ring, self._params
+        ring, params, batches = self._ring, self._params, list[int]()
         for index in range(self.store.chunk(number).count):
             record = _decode_record(self.store.peek(number, index, 1))
+            batches.append(params.blocks[record.block].batch)
             if self.pairs is not None:
                 pairs = self.pairs.columns.params
                 mask = pairs.ring.unpack(record.pair_mask, (pairs.products,))
-                self.pairs.skip(mask, params.blocks[record.block].batch)
+                self.pairs.skip(mask, batches[-1])
             for name, data in record.products.items():
                 v = ring.unpack(data, (params.columns[name], params.outputs))
                 self._r[name] = ring.reduce(params.rule_of(name).step(self._r[name], v, self._iteration))
             self._iteration += 1
+        self._rows[number] = self._rows_of(batches)
 
-    def has_room(self, iterations: int) -> bool:
-        """Return whether one more chunk with this number of iterations fits into the store."""
-        chunks = [self.store.chunk(number) for number in self.store.chunk_numbers]
-        return iterations * max((chunk.size / chunk.count for chunk in chunks), default=0.0) <= self.store.free_bytes
+    def has_room(self, batches: Sequence[int]) -> bool:
+        """Return whether one more chunk, whose iterations use these batches, fits into the store."""
+        stored = [(self.store.chunk(number).size, self._rows.get(number)) for number in self.store.chunk_numbers]
+        row_bytes = max((size / rows for size, rows in stored if rows), default=0.0)
+        return self._rows_of(batches) * row_bytes <= self.store.free_bytes
+
+    def _rows_of(self, batches: Sequence[int]) -> int:
+        """Return the number of rows of iterations that use these batches."""
+        return sum(self._params.rows[batch] for batch in batches)
 
     def state_digest(self) -> bytes:
         """Return a digest of this party's state before the next chunk; only from this state can the chunk be used."""

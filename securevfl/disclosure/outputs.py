@@ -15,7 +15,7 @@ from typing import Literal
 from securevfl.disclosure.counts import COLUMN_BIT_GROUP, Disclosure, Kind
 from securevfl.runtime.disclosure_gate import Group
 
-Occasion = Literal["start", "step", "epoch", "chunk", "evaluation", "end"]
+Occasion = Literal["start", "step", "epoch", "count", "evaluation", "end"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Output:
             (`securevfl.disclosure.counts.Disclosure`).
         receiver: the party that learns the values.
         about: the parties from whose labels or columns the values are derived.
-        occasion: the part of a run in which they are disclosed, such as "epoch". A "chunk" is a range of epochs.
+        occasion: the part of a run in which they are disclosed, such as "epoch". A "count" takes place
+            after a number of epochs.
         times: maximum number of times that they are disclosed in a complete run.
         rows: number of rows that they are about, each time; 0 if they are about all rows together.
         numbers: number of values that `giver` sends each time; 0 if the output follows from other outputs.

@@ -282,7 +282,7 @@ def _about(party: str, outputs: Sequence[Output]) -> list[Disclosure]:
 
 def _is_measured(output: Output, party: str) -> bool:
     """Return whether an output of a training or evaluation is about this party's columns."""
-    return party in output.about and output.kind in ("scores", "columns") and output.occasion in ("evaluation", "chunk")
+    return party in output.about and output.kind in ("scores", "columns") and output.occasion in ("evaluation", "count")
 
 
 def _bits(output: Output) -> int:

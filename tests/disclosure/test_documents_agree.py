@@ -25,7 +25,7 @@ PROOF = Path(__file__).parents[2] / "docs" / "proof.md"
 PROVED = {
     "pairs of a score and a label in random order": ("pairs", "the last evaluation"),
     "sums of losses": ("sum of losses", "an evaluation"),
-    "counts of rows out of range": ("count", "once a chunk"),
+    "counts of rows out of range": ("count", "after 40 epochs, or `chunk`, and at the end"),
     "opened weights": ("weights", "the end"),
     "decisions to stop or to roll back": ("stop decision", "after an evaluation"),
 }

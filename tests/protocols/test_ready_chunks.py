@@ -17,6 +17,7 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.offline_phase import OfflinePhase, _Record
 from securevfl.protocols.shares.pair_weights import PairParams
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
+from securevfl.protocols.shares.shares_params import RowBlock
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 
 PARTY_NAMES = ("a", "b", "c", "d")
@@ -43,7 +44,7 @@ def ahead(
     """Return the preprocessing of a party that starts from this state."""
     phase = OfflinePhase.__new__(OfflinePhase)
     phase._context = SimpleNamespace(me="a")  # type: ignore[assignment]
-    phase._delayed = {}
+    phase._delayed, phase._rows = {}, {}
     phase._params = SimpleNamespace(block=block, encoding=encoding, pairs=pairs)  # type: ignore[assignment]
     phase._names, phase.store, phase.pairs = SpentChunks(), MemoryStore(), None
     phase.set_state(visits, state() if r is None else r)
@@ -152,8 +153,16 @@ def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))
     phase._ring, phase._params = (
         ring,
-        SimpleNamespace(**vars(phase._params), columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps),
+        SimpleNamespace(
+            **vars(phase._params),
+            columns={"b": 4, "c": 4},
+            outputs=3,
+            rule_of=lambda name: steps,
+            blocks=[RowBlock(0, 0, 5)],
+            rows=(5, 10),
+        ),
     )  # type: ignore[assignment]
+    phase.store = MemoryStore(limit=1200)
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, (), ())
     phase.store.write(
@@ -166,5 +175,11 @@ def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     )
     phase.skip_chunk(0)
     assert phase._iteration == 10
+    row_bytes = phase.store.chunk(0).size / 15  # three iterations on five rows
+    for batch, rows in ((0, 5), (1, 10)):
+        fits = [count * rows * row_bytes <= phase.store.free_bytes for count in range(12)]
+        assert [phase.has_room([batch] * count) for count in range(12)] == fits
+        assert True in fits
+        assert False in fits
     for name, r in phase._r.items():
         np.testing.assert_array_equal(r, state()[name] + np.uint64(7 + 8 + 9))

@@ -6,6 +6,7 @@ chunk.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,6 +23,10 @@ T = TypeVar("T")
 
 MAX_PREPROCESSING_BYTES = 1 << 29  # maximum size of a chunk's preprocessing, in bytes
 MAX_CHUNK_EPOCHS = 40
+MIN_CHUNK_ITERATIONS = 8
+FIRST_CHUNK_SHARE = 7
+"""The first chunk has about one in so many of the rows of all iterations. Two further chunks, with two and four in so
+many, contain the others."""
 
 
 class ChunkPipeline(Generic[T]):
@@ -73,8 +78,20 @@ class ChunkPipeline(Generic[T]):
             self._task.join()
 
 
-def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
-    """Return the number of epochs in a chunk.
+def count_interval(job: SharesJob) -> int:
+    """Return the number of epochs after which the parties count rows with model outputs beyond the lookup tables.
+
+    Every multiple of this number ends a chunk.
+    """
+    return job.protocol.shares.chunk or MAX_CHUNK_EPOCHS
+
+
+def chunk_ends(job: SharesJob, rows: int, outputs: int) -> tuple[int, ...]:
+    """Divide the epochs of a training into chunks; all parties obtain the same ones, because they depend on sizes only.
+
+    The first chunk is short, so that the iterations begin early. Each further chunk has at most twice as many rows,
+    counted once for every iteration, as the one before. Its preprocessing is then generated during the iterations of
+    the one before, as preprocessing takes about half of the time of an iteration on a slow line.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -82,37 +99,44 @@ def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
         outputs: c, number of outputs of a row.
 
     Returns:
-        The number of epochs.
+        For each chunk, the number of the epoch after its last one.
     """
-    options = job.protocol.shares
+    interval, options = count_interval(job), job.protocol.shares
     if options.chunk is not None:
-        return options.chunk
-    row_bytes = outputs * 16 * (1 + options.table_bits)
+        return (*range(interval, job.epochs, interval), job.epochs)
     rows_by_epoch = rows_of_epochs(rows, job.epochs, job.batch_size)
-    epochs = MAX_CHUNK_EPOCHS
-    while epochs > 1 and row_bytes * _largest_chunk(rows_by_epoch, epochs) > MAX_PREPROCESSING_BYTES:
-        epochs //= 2
-    return epochs
+    max_rows = MAX_PREPROCESSING_BYTES // (outputs * 16 * (1 + options.table_bits))
+    batches = 1 if isinstance(job.batch_size, str) else max(1, -(-rows // job.batch_size))
+    min_epochs = -(-MIN_CHUNK_ITERATIONS // batches)
+    ends, start, wanted = list[int](), 0, sum(rows_by_epoch) // FIRST_CHUNK_SHARE
+    while start < job.epochs:
+        limit = min(job.epochs, (start // interval + 1) * interval)
+        stop, used = start + 1, rows_by_epoch[start]
+        while stop < limit:
+            total = used + rows_by_epoch[stop]
+            is_short = stop - start < min_epochs or limit - stop < min_epochs
+            if total > max_rows or (total > wanted and not is_short):
+                break
+            stop, used = stop + 1, total
+        ends.append(stop)
+        start, wanted = stop, 2 * max(wanted, used)
+    return tuple(ends)
 
 
-def _largest_chunk(rows_by_epoch: Sequence[int], epochs: int) -> int:
-    """Return the largest number of rows that the iterations of one chunk of `epochs` epochs use together."""
-    starts = range(0, len(rows_by_epoch), epochs)
-    return max((sum(rows_by_epoch[start : start + epochs]) for start in starts), default=0)
-
-
-def split_chunks(iterations: Sequence[Iteration], start: int, epochs: int) -> Iterator[tuple[int, list[Iteration]]]:
+def split_chunks(
+    iterations: Sequence[Iteration], start: int, ends: Sequence[int]
+) -> Iterator[tuple[int, list[Iteration]]]:
     """Yield the iterations from `start` on in chunks of whole epochs, with the number of each chunk's first iteration.
 
     Args:
         iterations: all iterations of the training.
         start: number of the first iteration.
-        epochs: number of epochs in a chunk.
+        ends: for each chunk, the number of the epoch after its last one.
 
     Yields:
         (number of the chunk's first iteration, iterations of the chunk).
     """
-    for _, group in groupby(enumerate(iterations), key=lambda item: item[1].epoch // epochs):
+    for _, group in groupby(enumerate(iterations), key=lambda item: bisect_right(ends, item[1].epoch)):
         chunk = list(group)
         remaining = [iteration for number, iteration in chunk if number >= start]
         if remaining:

@@ -17,7 +17,7 @@ from securevfl.crypto.transfers.field_transfers import symbol_widths
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.data.store import StoredParty
 from securevfl.families.facts import RunFacts
-from securevfl.families.shares.chunk_pipeline import chunk_epochs
+from securevfl.families.shares.chunk_pipeline import chunk_ends
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_outputs import partner_of
 from securevfl.families.shares.shares_plan import MAX_PAIR_NUMBERS, pair_params
@@ -96,7 +96,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
     row_iterations = _rows_of(sizes) * shape.outputs
-    epochs = chunk_epochs(job, len(schedule.train), shape.outputs)
+    epochs = max(map(len, _chunks(job, facts)))
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
     choice_bits, lifts = numbers.table_bits, numbers.lift_bits > 0
@@ -127,7 +127,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
         f"at most {sizes.total():,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
         f"number, w = {numbers.w}",
         f"about {_format_bytes(traffic)} sent, {_format_bytes(preprocessing)} of preprocessing at the active party at "
-        f"a time (chunk = {epochs}), {seconds:,.0f} s of processor time at all parties, plus evaluations",
+        f"a time (for at most {epochs} epochs), {seconds:,.0f} s of processor time at all parties, plus evaluations",
         f"between organisations at most about {_format_bytes(memory)} of memory and {_format_bytes(disk)} of disk at "
         f"each party, {seconds / parties:,.0f} s with one core for each party, or "
         f"{traffic / LINE_BYTES_PER_SECOND:,.0f} s if a line of 300 Mbit/s takes longer",
@@ -210,12 +210,15 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
         The number of bytes.
     """
     schedule, numbers = facts.schedule, facts.plan().numbers
-    epochs = chunk_epochs(job, len(schedule.train), facts.shape.outputs)
-    # only growing subsets of rows make chunks differ in size; otherwise the first chunk is as large as any
-    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)
-    chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
+    chunk_rows = max(_rows_of(schedule.count_sizes(epochs)) for epochs in _chunks(job, facts))
     transfer_bytes = 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))
     return chunk_rows * facts.shape.outputs * (2 * ShareRing(numbers.bits).octets + transfer_bytes)
+
+
+def _chunks(job: SharesJob, facts: RunFacts) -> list[range]:
+    """Return the epochs of each chunk."""
+    ends = chunk_ends(job, len(facts.schedule.train), facts.shape.outputs)
+    return [range(start, end) for start, end in zip((0, *ends), ends, strict=False)]
 
 
 def _processor_seconds(columns: int, parties: int) -> float:

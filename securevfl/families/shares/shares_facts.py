@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from securevfl.families.shares.chunk_pipeline import chunk_epochs
+from securevfl.families.shares.chunk_pipeline import chunk_ends
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import Plan, Rollbacks, make_plan, pair_params
 from securevfl.protocols.shares.pair_weights import PairParams
@@ -121,9 +121,9 @@ class SharesFacts:
         """The number of inputs of all parties together, with the intercept."""
         return sum(self.columns.values())
 
-    def chunk_epochs(self, outputs: int) -> int:
-        """Return the number of epochs in a chunk; `outputs` is the number of outputs of a row."""
-        return chunk_epochs(self.job, self.trained_rows, outputs)
+    def chunk_ends(self, outputs: int) -> tuple[int, ...]:
+        """Return for each chunk the number of the epoch after its last one; `outputs` is that of a row."""
+        return chunk_ends(self.job, self.trained_rows, outputs)
 
     def params(self, batch_rows: tuple[int, ...], *, partner: str, active: str, outputs: int) -> SharesParams:
         """Return the agreed parameters of the training for batches of these sizes.
@@ -137,7 +137,6 @@ class SharesFacts:
         Returns:
             The parameters on which all parties agree (`securevfl.protocols.shares.shares_params`).
         """
-        chunks = -(-self.job.epochs // self.chunk_epochs(outputs))
         plan = self.plan
         return SharesParams(
             plan.numbers,
@@ -146,7 +145,7 @@ class SharesFacts:
             partner,
             plan.rule,
             outputs,
-            chunks,
+            len(self.chunk_ends(outputs)),
             active,
             block=rows_per_block(max(batch_rows)),
             pairs=self.pair_params,

@@ -20,7 +20,7 @@ from securevfl.disclosure.gradient_leaks import RANK
 from securevfl.disclosure.leaks import LeakKind
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_rows
-from securevfl.families.shares.chunk_pipeline import chunk_epochs
+from securevfl.families.shares.chunk_pipeline import count_interval
 from securevfl.families.shares.shares_job import SharesJob, opens_pairs
 from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
 from securevfl.models.inputs import InputShape
@@ -135,13 +135,13 @@ def _about_columns(job: SharesJob, shape: RunShape) -> dict[str, Any]:
 
 def range_count_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output that counts training rows with scores outside the range of the lookup tables."""
-    chunks = -(-job.epochs // chunk_epochs(job, shape.rows, shape.outputs))
+    times = -(-job.epochs // count_interval(job))
     rows = min(shape.rows, MAX_COUNTED_SUMS // shape.outputs)
     return Output(
         "counts of rows out of range",
-        occasion="chunk",
-        times=chunks,
-        count=chunks * COUNT_BITS,
+        occasion="count",
+        times=times,
+        count=times * COUNT_BITS,
         rows=rows,
         numbers=1,
         bits=COUNT_BITS,

@@ -34,7 +34,7 @@ from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.participant import Participant, Round
 from securevfl.families.score_results import Measurement
-from securevfl.families.shares.chunk_pipeline import ChunkPipeline, split_chunks
+from securevfl.families.shares.chunk_pipeline import ChunkPipeline, count_interval, split_chunks
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
 from securevfl.families.shares.shares_job import SharesJob, takes_scalar_steps
@@ -277,7 +277,7 @@ class SharesParticipant(Participant):
             training = self._begin(data)
             training.release_memory()
             try:
-                for first, chunk in split_chunks(training.iterations, 0, self._chunk_epochs):
+                for first, chunk in split_chunks(training.iterations, 0, self._chunk_ends):
                     self._generate_chunk(training, first, chunk)
                     yield Round(first + len(chunk), len(data.schedule), chunk[-1].epoch)
             finally:
@@ -367,8 +367,10 @@ class SharesParticipant(Participant):
             self._generate_chunk(training, *chunk)
             self._measurements.precompute(offline.session, training.data, chunk[0], len(chunk[1]), total)
 
-        chunks = list(split_chunks(training.iterations, start, self._chunk_epochs))
-        with ChunkPipeline(channel, chunks, generate, lambda chunk: offline.has_room(len(chunk[1]))) as pipeline:
+        chunks = list(split_chunks(training.iterations, start, self._chunk_ends))
+        with ChunkPipeline(
+            channel, chunks, generate, lambda chunk: offline.has_room([iteration.index for iteration in chunk[1]])
+        ) as pipeline:
             for first, chunk in pipeline:
                 number = self._chunk_number(training, first)
                 self._measurements.enter_chunk(first)
@@ -378,7 +380,8 @@ class SharesParticipant(Participant):
                     break
                 offline.store.drop(number)
                 training.release_memory()
-                self._measurements.count_out_of_range(training.data, self._state, chunk[-1])
+                if (chunk[-1].epoch + 1) % count_interval(self._job) == 0 or first + len(chunk) == total:
+                    self._measurements.count_out_of_range(training.data, self._state, chunk[-1])
         # a rollback changes the step size, so preprocessing that was generated for the old step size cannot be used
         if len(self.rollbacks) > rollbacks:
             offline.drop_from(0)
@@ -758,8 +761,8 @@ class SharesParticipant(Participant):
         return InputShape(party == context.active, columns, context.outputs, len(context.parties), rows, opened)
 
     @property
-    def _chunk_epochs(self) -> int:
-        return self.facts.chunk_epochs(self._context.outputs)
+    def _chunk_ends(self) -> tuple[int, ...]:
+        return self.facts.chunk_ends(self._context.outputs)
 
     @property
     def rollbacks(self) -> Rollbacks:

@@ -228,8 +228,9 @@ def _repeats_text(job: SharesJob, rows: int, active: str, owners: str, *, one: b
 
 def opened_text(facts: RunFacts) -> str:
     """Return words for a consent sheet: how many pairs, sums of losses and counts of out-of-range rows a run opens."""
-    rows, times, chunks, opens_pairs = _measurements(facts)
-    range_counts = f"{chunks} counts of rows near the end of the lookup table's range, one for each chunk"
+    rows, times, counts, opens_pairs = _measurements(facts)
+    plural = "" if counts == 1 else "s"
+    range_counts = f"{counts} count{plural} of rows near the end of the lookup table's range"
     sums = f"{times} sums of losses of {rows} rows"
     if not opens_pairs:
         return f"{sums}; {range_counts}"
@@ -240,9 +241,9 @@ def opened_text(facts: RunFacts) -> str:
 def _measurements(facts: RunFacts) -> tuple[int, int, int, bool]:
     """Return the number of measured rows, of measurements and of range counts, and whether pairs are opened."""
     sums = [item for item in facts.outputs if item.name == LOSS_SUMS]
-    chunks = sum(item.times for item in facts.outputs if item.occasion == "chunk")
+    counts = sum(item.times for item in facts.outputs if item.occasion == "count")
     rows, times = (sums[0].rows, sums[0].times) if sums else (0, 0)
-    return rows, times, chunks, any(item.name == PAIRS for item in facts.outputs)
+    return rows, times, counts, any(item.name == PAIRS for item in facts.outputs)
 
 
 def stop_decisions_text(job: SharesJob) -> str:
