@@ -38,7 +38,7 @@ from securevfl.families.shares import shares_participant
 from securevfl.models.metrics import evaluate
 from securevfl.protocols.score_ledger import row_digests, row_ledger
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares import column_blocks, forward_sums, iteration, opened_loss, score_label_pairs
+from securevfl.protocols.shares import column_blocks, forward_sums, iteration, table_lookup
 from securevfl.training import new_rows
 from tests.builders import parties_of, raises_code, random_blocks
 from tests.hard_tables import sizes_around
@@ -188,7 +188,7 @@ def measured_on_shares(rows: int) -> Any:
 
 
 LOOKUPS = (
-    *((module, "_SUMS_PER_LOOKUP") for module in (opened_loss, score_label_pairs)),
+    (table_lookup, "SUMS_PER_LOOKUP"),
     *((module, "_ROWS_PER_ENCODING") for module in (column_blocks, forward_sums)),
     (iteration, "_ROWS_PER_TABLE_CHUNK"),
 )

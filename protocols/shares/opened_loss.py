@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
@@ -64,7 +63,6 @@ _MAX_ENTRY = 2 ** (FINE_ENTRY_BITS - 1) - 1  # the lift requires that the highes
 _MAX_LOSS = 4096.0  # the loss of a row is clipped at this value
 _OFFSET = 1.0  # added to each entry, so that projections, which may be slightly below 0, become positive
 _ROUNDING_BITS = 16
-_SUMS_PER_LOOKUP = 8192
 _RING = ShareRing(LOSS_SUM_BITS)
 EVALUATION_LIFT = CarryLift(FINE_ENTRY_BITS, _RING)
 
@@ -230,16 +228,12 @@ def open_loss(
     h = ForwardSums(products, params, state, occasion, number, len(X)).block(0, X)  # step 1
     if h is None or transfers is None:
         return None
-    index, shares = encoding.fine_index(h).ravel(), list[Words]()
+    index = encoding.fine_index(h).ravel()
     entries = None if table is None else _LossEntries(encoding, table)
-    for start in range(0, index.size, _SUMS_PER_LOOKUP):
-        block = slice(start, start + _SUMS_PER_LOOKUP)
-        tables = None if entries is None else partial(entries.tables, block)
-        looked_up = look_up_shares(
-            products, transfers.tables, params.partner, index[block], FINE_BITS, tables, EVALUATION_LIFT.short_ring
-        )
-        shares.append(looked_up)  # step 2
-    lifted = lift_shares(products, transfers.carries, params.partner, np.concatenate(shares), EVALUATION_LIFT)  # step 3
+    tables = None if entries is None else entries.tables
+    short_ring = EVALUATION_LIFT.short_ring
+    shares = look_up_shares(products, transfers.tables, params.partner, index, FINE_BITS, tables, short_ring)  # step 2
+    lifted = lift_shares(products, transfers.carries, params.partner, shares, EVALUATION_LIFT)  # step 3
     total = _RING.reduce(lifted.sum(dtype=np.uint64))
     if entries is None:
         record = DisclosureRecord(

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -397,7 +396,7 @@ class ScoringSession:
         quantizer, encoding = self._scoring.quantizer, self._params.encoding
         ring, index = ShareRing(quantizer.bits), encoding.top_index(h)
         table = quantizer.overflow_shifts(encoding.top_knots)
-        tables = partial(rotated_tables, table[None], np.zeros(index.size, np.intp))
+        tables = lambda _, first: rotated_tables(table[None], np.zeros(len(first), np.intp), first)  # noqa: E731
         shifts = look_up_shares(self._products, transfers, self._params.partner, index, encoding.top_bits, tables, ring)
         return self._ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
 

@@ -21,7 +21,6 @@ continues. A session has its own subchannel and keys (shares_session.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -100,7 +99,8 @@ def count_out_of_range(
     end = encoding.reach if encoding.has_headroom else encoding.reach / 2
     is_far = (np.abs(table_distances(encoding.top_knots, centres)) > end).astype(np.uint64)
     index, bits = encoding.top_index(h), encoding.top_bits
-    tables = partial(rotated_tables, is_far.T, np.arange(len(centres)))
+    far_by_sum = is_far.T
+    tables = lambda block, first: rotated_tables(far_by_sum[block], np.arange(len(first)), first)  # noqa: E731
     shares = look_up_shares(products, transfers, params.partner, index, bits, tables, _RING)  # step 2
     total = shares.sum(dtype=np.uint64)
     if context.me == params.partner:

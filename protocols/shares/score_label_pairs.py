@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +39,12 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import forward_sums, table_lookup
-from securevfl.protocols.shares.fixed_point import FINE_BITS, table_distances
+from securevfl.protocols.shares.fixed_point import FINE_BITS, FixedPointEncoding, table_distances
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.quantizer import Quantizer
-from securevfl.protocols.shares.rotated_tables import rotated_tables
+from securevfl.protocols.shares.rotated_tables import TableStarts, rotated_tables
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.table_lookup import look_up_shares
@@ -56,8 +56,6 @@ MIN_PAIR_ROWS = 400
 
 MIN_ROWS_PER_LABEL = 100
 """With fewer rows of a label, the other parties must give their explicit consent."""
-
-_SUMS_PER_LOOKUP = 8192
 
 _PAIRS = "of the evaluated rows, in a hidden order: the quantized sum, with a label of one or two bits"
 
@@ -152,26 +150,12 @@ def open_pairs(
         less = np.rint(np.ldexp(inputs.less, encoding.f_x + encoding.f_theta)).astype(np.int64)
         h = ring.reduce(h - ring.of(less))  # step 1
     if clip_transfers is not None:
-        index, shifts = encoding.fine_index(h).ravel(), []
-        for start in range(0, index.size, _SUMS_PER_LOOKUP):
-            block, tables = slice(start, start + _SUMS_PER_LOOKUP), None
-            if inputs is not None:
-                centres, table_of_sum = np.unique(inputs.centres[block], return_inverse=True)
-                shifts_at = quantizer.clip_shifts(table_distances(encoding.fine_knots, centres) + centres)
-                tables = partial(rotated_tables, shifts_at.T, table_of_sum)
-            shifts.append(
-                look_up_shares(
-                    products,
-                    clip_transfers,
-                    params.partner,
-                    index[block],
-                    FINE_BITS,
-                    tables,
-                    ShareRing(quantizer.bits),
-                )
-            )  # step 1
-        shifted = np.concatenate(shifts).reshape(h.shape) << np.uint64(quantizer.shift(encoding))
-        h = ring.reduce(h + shifted)
+        tables = None if inputs is None else partial(_clip_tables, quantizer, encoding, inputs.centres)
+        short_ring, index = ShareRing(quantizer.bits), encoding.fine_index(h)
+        shifts = look_up_shares(
+            products, clip_transfers, params.partner, index, FINE_BITS, tables, short_ring
+        )  # step 1
+        h = ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
     words = quantizer.truncate(encoding, h) << np.uint64(code_bits)
     if inputs is not None:
         words |= inputs.codes.astype(np.uint64)  # step 2
@@ -182,3 +166,12 @@ def open_pairs(
     pairs = shuffled.reshape(h.shape[1], h.shape[0]).T
     codes = (pairs & np.uint64(2**code_bits - 1)).astype(np.uint8)
     return ScoreLabelPairs(quantizer.dequantize(pairs >> np.uint64(code_bits)), codes)
+
+
+def _clip_tables(
+    quantizer: Quantizer, encoding: FixedPointEncoding, centres: Floats, block: slice, first: TableStarts
+) -> NDArray[Any]:
+    """Return the tables of shifts that clip the scores of a block of sums, each rotated to start at an index."""
+    of_tables, table_of_sum = np.unique(centres[block], return_inverse=True)
+    shifts = quantizer.clip_shifts(table_distances(encoding.fine_knots, of_tables) + of_tables)
+    return rotated_tables(shifts.T, table_of_sum, first)

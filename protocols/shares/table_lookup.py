@@ -17,6 +17,7 @@ Comments refer to these steps by number. All received values are uniform. A sess
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,11 @@ from securevfl.protocols.shares.share_products import Products, read_offsets, un
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.runtime.codec import Message
 
-TablesFrom = Callable[[TableStarts], NDArray[Any]]
-"""A function that returns the tables (m, 2^b) of m sums, each rotated to start at an index (m,)."""
+SUMS_PER_LOOKUP = 4096
+"""Number of sums in a block of a look-up."""
+
+TablesFrom = Callable[[slice, TableStarts], NDArray[Any]]
+"""A function that returns the tables (m, 2^b) of a block of m sums, each rotated to start at an index (m,)."""
 
 
 class TableOffsets(Message, frozen=True):
@@ -67,43 +71,74 @@ def look_up_shares(
 ) -> Words:
     """Look up the table entry of each secret-shared sum, and return this party's share of the entries.
 
+    Sums are looked up in blocks of `SUMS_PER_LOOKUP`. The partner sends its messages about all blocks before it receives
+    the first entries, so that it waits for a single round trip.
+
     Args:
         products: this party's session with the other party, whose subchannel carries the messages.
         transfers: oblivious transfers that select one of 2^bits pads.
         partner: the name of party B.
         index: this party's table index for each sum (any shape).
         bits: the number b; the table has 2^b entries.
-        tables: at the active party, a function that returns the table of every sum, rotated to start at the index that
-            it receives for this sum; None at the partner.
+        tables: at the active party, a function that returns the table of every sum of a block, rotated to start at the
+            index that it receives for this sum; None at the partner.
         ring: the ring of the entries, which are integers modulo a power of two.
 
     Returns:
         The shares, uniformly random, in the shape of `index`.
     """
-    context, indices, entries = products.context, index.ravel(), 2**bits
+    indices = index.ravel()
+    blocks = [slice(start, start + SUMS_PER_LOOKUP) for start in range(0, max(1, indices.size), SUMS_PER_LOOKUP)]
+    if products.context.me != partner:
+        assert tables is not None, "the active party has the tables"
+        shares = [
+            _send_entries(products, transfers, partner, indices[block], bits, partial(tables, block), ring)
+            for block in blocks
+        ]
+        return np.concatenate(shares).reshape(index.shape)
+    requested = [_send_offsets(products, transfers, indices[block], bits, ring) for block in blocks]
+    shares = [_read_entries(products, chi, pad, bits, ring) for chi, pad in requested]
+    return np.concatenate(shares).reshape(index.shape)
+
+
+def _send_offsets(
+    products: Products, transfers: Transfers, indices: NDArray[np.uint8], bits: int, ring: ShareRing
+) -> tuple[NDArray[np.uint8], Words]:
+    """Send the partner's offsets for a block of sums; return the random indices chi (m,) and their pads (m,)."""
     (stored,) = transfers.generate([indices.size])  # step 1
-    if context.me == partner:
-        chi, pad = table_transfers.chosen(stored, ring)
-        products.send(context.active, TableOffsets(((indices - chi) & np.uint8(entries - 1)).tobytes()))  # step 2
-        shape = (indices.size, entries)
-        # step 3
-        masked = unpack_words(
-            context.active,
-            products.recv(context.active, MaskedEntries).entries,
-            ring,
-            shape,
-            where=(np.arange(indices.size), chi),
-        )
-        return ring.reduce(masked + pad).reshape(index.shape)
-    assert tables is not None, "the active party has the tables"
-    offsets = read_offsets(partner, products.recv(partner, TableOffsets).offsets, indices.size, entries)  # step 2
+    chi, pad = table_transfers.chosen(stored, ring)
+    offsets = (indices - chi) & np.uint8(2**bits - 1)
+    products.send(products.context.active, TableOffsets(offsets.tobytes()))  # step 2
+    return chi, pad
+
+
+def _read_entries(products: Products, chi: NDArray[np.uint8], pad: Words, bits: int, ring: ShareRing) -> Words:
+    """Receive the entries of a block of sums, and return the partner's shares (m,)."""
+    active, shape = products.context.active, (chi.size, 2**bits)
+    entries = products.recv(active, MaskedEntries).entries  # step 3
+    masked = unpack_words(active, entries, ring, shape, where=(np.arange(chi.size), chi))
+    return ring.reduce(masked + pad)
+
+
+def _send_entries(
+    products: Products,
+    transfers: Transfers,
+    partner: str,
+    indices: NDArray[np.uint8],
+    bits: int,
+    tables: Callable[[TableStarts], NDArray[Any]],
+    ring: ShareRing,
+) -> Words:
+    """Send the masked tables of a block of sums to the partner, and return the active party's shares (m,)."""
+    (stored,) = transfers.generate([indices.size])  # step 1
+    offsets = read_offsets(partner, products.recv(partner, TableOffsets).offsets, indices.size, 2**bits)  # step 2
     mask = ring.uniform(Prg.fresh("masks of entries"), indices.size)
-    pads = context.meter("transfer", lambda: table_transfers.short_pads(stored)).T
+    pads = products.context.meter("transfer", lambda: table_transfers.short_pads(stored)).T
     # integers of a pad's length wrap modulo a multiple of the ring's size
-    masked = tables((indices + offsets) & np.uint8(entries - 1)).astype(pads.dtype, copy=False)
+    masked = tables((indices + offsets) & np.uint8(2**bits - 1)).astype(pads.dtype, copy=False)
     masked = masked - mask.astype(pads.dtype)[:, None]
     masked -= pads
     if ring.bits < 8 * pads.dtype.itemsize:
         masked &= pads.dtype.type(ring.mask)
     products.send(partner, MaskedEntries(ring.pack(masked)))  # step 3
-    return mask.reshape(index.shape)
+    return mask

@@ -10,6 +10,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
+from securevfl.protocols.shares import table_lookup
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.opened_loss import (
     EVALUATION_LIFT,
@@ -19,6 +20,7 @@ from securevfl.protocols.shares.opened_loss import (
     _LossEntries,
     select_measured,
 )
+from securevfl.runtime.costs import Stage
 
 LOSSES: dict[str, tuple[Any, float]] = {
     "logistic": (vfl.Logistic().loss, 1.0),
@@ -81,3 +83,18 @@ def test_rows_that_are_measured_are_selected_in_one_place() -> None:
     package = Path(vfl.__file__).parent
     sources = {path.name for path in package.rglob("*.py") if "MAX_LOSS_ROWS" in path.read_text()}
     assert sources <= {"opened_loss.py", "shares_outputs.py"}  # the latter counts them
+
+
+def test_a_look_up_in_several_blocks_takes_as_many_round_trips_as_one() -> None:
+    """The partner sends its messages about all blocks before it receives the first table entries."""
+    X, rows = np.random.default_rng(0).normal(size=(20_000, 2)), (8_000, 20_000)
+    protocol, trip = vfl.Protocol(shares=vfl.Shares(metrics="loss")), 1000  # seconds, against which nothing else counts
+    job = vfl.Job(model=vfl.Logistic(), protocol=protocol, epochs=1, test_fraction=0.5)
+    trips = []
+    for n in rows:
+        bank = vfl.Party("bank", X[:n, :1], X[:n].sum(axis=1) > 0, aligned=True)
+        parties = [bank, vfl.Party("shop", X[:n, 1:], aligned=True)]
+        run = vfl.simulate(job, parties, network=vfl.Network(mbps=1000, rtt_ms=1000 * trip))
+        trips.append(round(float(run.costs.path[Stage.EVALUATE].sum()) / trip, 1))
+    assert rows[0] / 2 <= table_lookup.SUMS_PER_LOOKUP < rows[1] / 4
+    assert trips[0] == trips[1]

@@ -32,7 +32,7 @@ from securevfl.errors import OpeningMismatch, RangeError
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_weights import WeightedLoss
 from securevfl.protocols.residuals.defences import DEFENCES, Rounding
-from securevfl.protocols.shares import range_count
+from securevfl.protocols.shares import range_count, table_lookup
 from tests.small_keys import SMALL
 
 RNG = np.random.default_rng(3)
@@ -230,8 +230,8 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
     ),
     "one mask for all rows": (
         lambda: edited(
-            range_count,
-            "look_up_shares",
+            table_lookup,
+            "_send_entries",
             (
                 'ring.uniform(Prg.fresh("masks of entries"), indices.size)',
                 'np.repeat(ring.uniform(Prg.fresh("masks of entries"), 1), indices.size)',
