@@ -4,6 +4,7 @@
     python -m benchmarks.default_job --rows 200000 --columns 30
     python -m benchmarks.default_job --rows 1000
     python -m benchmarks.default_job --rows 1000 --round-trips
+    python -m benchmarks.default_job --rows 1000 --on-disk
 
 Each party is a process, and the two use mutual TLS through a relay (benchmarks/delay.py) that delays bytes and limits
 their rate; it also delays the opening of a TCP connection. With --data the table is default_credit, with the columns of
@@ -23,6 +24,8 @@ computing times and the times that messages would take on the link. Columns of t
     auc, lost   the AUC of the held-out rows, with the weights to which both parties' shares add up; and by how much the
                 AUC of scikit-learn's logistic regression on the pooled columns is larger
 
+With --on-disk, the parties of the measured runs store precomputed material on disk, as the command `securevfl join`
+does.
 With --round-trips, the command prints the number of sequential round trips of each stage instead: the difference of two
 simulated trainings on links with long round trips, divided by the difference of these.
 """
@@ -78,6 +81,7 @@ class Task:
         iterations: number of iterations; None for the default.
         network: bandwidth and round-trip time of the link.
         loopback: whether the parties are connected without a relay.
+        on_disk: whether the parties store precomputed material on disk, as the command `securevfl join` does.
     """
 
     data: Path | None
@@ -86,6 +90,7 @@ class Task:
     iterations: int | None
     network: vfl.Network
     loopback: bool
+    on_disk: bool = False
 
     def tables(self) -> list[vfl.Party]:
         """Return the parties."""
@@ -148,7 +153,10 @@ def play(name: str, kit: Path, task: Task, listen: str | None, listening: Any, r
     if listen is None:
         listening.wait(MAX_WAIT_SECONDS)
     cpu, waited, start = time.process_time(), waited_for_core(), time.monotonic()
-    part = join(job, party, kit / "peers.toml", listen=listen, ledger=kit / "ledger", timeout=MAX_WAIT_SECONDS)
+    ahead = kit / "ahead" if task.on_disk else None
+    seconds = MAX_WAIT_SECONDS
+    ledger = kit / "ledger"
+    part = join(job, party, kit / "peers.toml", listen=listen, ledger=ledger, preprocessing=ahead, timeout=seconds)
     end, path = time.monotonic(), part.path
     part.save(kit / "model.json")
     spent = time.process_time() - cpu, waited_for_core() - waited, megabytes()
@@ -232,12 +240,15 @@ def main() -> None:
     parser.add_argument("--mbps", type=float, default=300.0)
     parser.add_argument("--rtt-ms", type=float, default=20.0)
     parser.add_argument("--loopback", action="store_true", help="connect the parties without a relay")
+    parser.add_argument("--on-disk", action="store_true", help="store precomputed material on disk")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--round-trips", action="store_true", help="count the sequential round trips of each stage")
     options = parser.parse_args()
     warnings.simplefilter("ignore", DataNotice)
     network = vfl.Network(options.mbps, options.rtt_ms)
-    task = Task(options.data, options.rows, options.columns, options.iterations, network, options.loopback)
+    task = Task(
+        options.data, options.rows, options.columns, options.iterations, network, options.loopback, options.on_disk
+    )
     tables = task.tables()
     job, names = task.job(len(tables[0])), [party.name for party in tables]
     train = len(job.schedule(tables[0].register).train)

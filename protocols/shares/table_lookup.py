@@ -71,8 +71,8 @@ def look_up_shares(
 ) -> Words:
     """Look up the table entry of each secret-shared sum, and return this party's share of the entries.
 
-    Sums are looked up in blocks of `SUMS_PER_LOOKUP`. The partner sends its messages about all blocks before it receives
-    the first entries, so that it waits for a single round trip.
+    Sums are looked up in blocks of `SUMS_PER_LOOKUP`. The partner sends its messages about all blocks before it reads
+    the first entries, so it waits for a single round trip.
 
     Args:
         products: this party's session with the other party, whose subchannel carries the messages.

@@ -85,7 +85,7 @@ def test_rows_that_are_measured_are_selected_in_one_place() -> None:
     assert sources <= {"opened_loss.py", "shares_outputs.py"}  # the latter counts them
 
 
-def test_a_look_up_in_several_blocks_takes_as_many_round_trips_as_one() -> None:
+def test_a_look_up_in_blocks_takes_as_few_round_trips() -> None:
     """The partner sends its messages about all blocks before it receives the first table entries."""
     X, rows = np.random.default_rng(0).normal(size=(20_000, 2)), (8_000, 20_000)
     protocol, trip = vfl.Protocol(shares=vfl.Shares(metrics="loss")), 1000  # seconds, against which nothing else counts
