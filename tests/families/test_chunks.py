@@ -40,6 +40,7 @@ def job_of(epochs: int, batch_size: BatchSize = "all", chunk: int | None = None,
         (job_of(1), 100, (1,)),
         (job_of(15), 100, (15,)),  # a second chunk would have fewer than eight iterations
         (job_of(16), 100, (8, 16)),
+        (job_of(30), 100, (8, 24, 30)),
         (job_of(40), 22_500, (8, 24, 40)),
         (job_of(41), 22_500, (8, 24, 40, 41)),
         (job_of(120), 22_500, (17, 40, 80, 120)),
@@ -78,8 +79,9 @@ def test_chunks_are_small_at_first_and_fit_into_memory(
     limit = sum(by_epoch) // FIRST_CHUNK_SHARE
     for chunk in chunks:
         assert len(chunk) == 1 or sum(chunk) * outputs * 16 * (1 + table_bits) <= MAX_PREPROCESSING_BYTES
-        # apart from the last epochs, which would be too few for a chunk, and from chunks of the fewest iterations
-        assert sum(chunk[: len(chunk) - least + 1]) <= limit or len(chunk) < 2 * least
+        # a first chunk contains the iterations after it if they are too few for a second one
+        is_only = chunk is chunks[0] and len(chunk) < 2 * least
+        assert sum(chunk) <= limit or len(chunk) <= least or is_only
         limit = 2 * max(sum(chunk), limit)
 
 

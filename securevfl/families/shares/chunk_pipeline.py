@@ -114,7 +114,8 @@ def chunk_ends(job: SharesJob, rows: int, outputs: int) -> tuple[int, ...]:
         stop, used = start + 1, rows_by_epoch[start]
         while stop < limit:
             total = used + rows_by_epoch[stop]
-            is_short = stop - start < min_epochs or limit - stop < min_epochs
+            # a training with few iterations more than the first chunk needs no second one
+            is_short = stop - start < min_epochs or (not ends and job.epochs - stop < min_epochs)
             if total > max_rows or (total > wanted and not is_short):
                 break
             stop, used = stop + 1, total
