@@ -25,7 +25,10 @@ PROOF = Path(__file__).parents[2] / "docs" / "proof.md"
 PROVED = {
     "pairs of a score and a label in random order": ("pairs", "the last evaluation"),
     "sums of losses": ("sum of losses", "an evaluation"),
-    "counts of rows out of range": ("count", "after 40 epochs, or `chunk`, and at the end"),
+    "counts of rows out of range": (
+        "count",
+        "after every 40 epochs, or `chunk` epochs, and after the last planned one",
+    ),
     "opened weights": ("weights", "the end"),
     "decisions to stop or to roll back": ("stop decision", "after an evaluation"),
 }

@@ -77,7 +77,7 @@ def test_bytes_and_preprocessing_are_as_forecast(
     assert printed_number(sheet, "of preprocessing") == pytest.approx(max(stored), rel=0.05)
 
 
-@pytest.mark.parametrize(("limit", "chunks", "epochs"), [(1 << 29, 2, 12), (1 << 19, 3, 7)])
+@pytest.mark.parametrize(("limit", "chunks", "epochs"), [(1 << 29, 2, 20), (1 << 19, 3, 14)])
 def test_chunks_are_as_large_as_there_is_room(
     limit: int, chunks: int, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ MAX_CHUNK_EPOCHS = 40
 MIN_CHUNK_ITERATIONS = 8
 FIRST_CHUNK_SHARE = 7
 """The first chunk has about one in so many of the rows of all iterations. Two further chunks, with two and four in so
-many, contain the others."""
+many, then contain most of the others."""
 
 
 class ChunkPipeline(Generic[T]):
@@ -90,8 +90,8 @@ def chunk_ends(job: SharesJob, rows: int, outputs: int) -> tuple[int, ...]:
     """Divide the epochs of a training into chunks; all parties obtain the same ones, because they depend on sizes only.
 
     The first chunk is short, so that the iterations begin early. Each further chunk has at most twice as many rows,
-    counted once for every iteration, as the one before. Its preprocessing is then generated during the iterations of
-    the one before, as preprocessing takes about half of the time of an iteration on a slow line.
+    counted once for every iteration, as the one before, or eight iterations. Its preprocessing is then generated during
+    the iterations of the one before, as preprocessing takes about half of the time of an iteration on a slow line.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -120,7 +120,7 @@ def chunk_ends(job: SharesJob, rows: int, outputs: int) -> tuple[int, ...]:
                 break
             stop, used = stop + 1, total
         ends.append(stop)
-        start, wanted = stop, 2 * max(wanted, used)
+        start, wanted = stop, 2 * used
     return tuple(ends)
 
 

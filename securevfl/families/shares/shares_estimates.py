@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -96,7 +97,8 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
     row_iterations = _rows_of(sizes) * shape.outputs
-    epochs = max(map(len, _chunks(job, facts)))
+    chunks = [*map(len, _chunks(job, facts)), 0]
+    epochs = max(map(sum, pairwise(chunks)))
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
     choice_bits, lifts = numbers.table_bits, numbers.lift_bits > 0
@@ -200,7 +202,7 @@ def _one_process_line(facts: RunFacts, seconds: float, made_bytes: float) -> str
 
 
 def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
-    """Estimate the preprocessing that the active party stores at a time: that of the largest chunk of epochs.
+    """Estimate the preprocessing that the active party stores at a time: that of two consecutive chunks of epochs.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -210,7 +212,9 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
         The number of bytes.
     """
     schedule, numbers = facts.schedule, facts.plan().numbers
-    chunk_rows = max(_rows_of(schedule.count_sizes(epochs)) for epochs in _chunks(job, facts))
+    by_chunk = [_rows_of(schedule.count_sizes(epochs)) for epochs in _chunks(job, facts)]
+    # a chunk is generated while the one before is in use
+    chunk_rows = max(rows + following for rows, following in zip(by_chunk, [*by_chunk[1:], 0], strict=True))
     transfer_bytes = 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))
     return chunk_rows * facts.shape.outputs * (2 * ShareRing(numbers.bits).octets + transfer_bytes)
 

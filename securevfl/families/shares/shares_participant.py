@@ -3,11 +3,11 @@
 Every party has a share of its own weights; the two share holders, the active party (with labels) and its partner, also
 have shares of all other weights. Preprocessing is random material that is generated for a chunk of epochs at a time, in
 the offline phase. A measurement (an evaluation of the model) opens, that is discloses to the active party, one sum of
-losses; that of the final model also opens pairs of a rounded score and a label in random order. After each chunk, the
-parties count the model outputs outside the lookup table's range, for which training gets wrong residuals. A rollback
-returns the training to the model of an earlier iteration. A party's score ledger records the rows that were trained on
-and the scores that were disclosed. A state is what a party stores of a training, to resume it or to predict. Workers
-are processes (Dask) that store a party's rows. Reason codes name the columns that affect a score most.
+losses; that of the final model also opens pairs of a rounded score and a label in random order. After a number of
+epochs, the parties count the model outputs outside the lookup table's range, for which training gets wrong residuals. A
+rollback returns the training to the model of an earlier iteration. A party's score ledger records the rows that were
+trained on and the scores that were disclosed. A state is what a party stores of a training, to resume it or to predict.
+Workers are processes (Dask) that store a party's rows. Reason codes name the columns that affect a score most.
 """
 
 from __future__ import annotations
