@@ -25,9 +25,8 @@ computing times and the times that messages would take on the link. Columns of t
                 AUC of scikit-learn's logistic regression on the pooled columns is larger
 
 With --on-disk, the parties of the measured runs store precomputed material on disk, as the command `securevfl join`
-does.
-With --round-trips, the command prints the number of sequential round trips of each stage instead: the difference of two
-simulated trainings on links with long round trips, divided by the difference of these.
+does. With --round-trips, the command prints the number of sequential round trips of each stage instead: the difference
+of two simulated trainings on links with long round trips, divided by the difference of these.
 """
 
 from __future__ import annotations
@@ -153,10 +152,15 @@ def play(name: str, kit: Path, task: Task, listen: str | None, listening: Any, r
     if listen is None:
         listening.wait(MAX_WAIT_SECONDS)
     cpu, waited, start = time.process_time(), waited_for_core(), time.monotonic()
-    ahead = kit / "ahead" if task.on_disk else None
-    seconds = MAX_WAIT_SECONDS
-    ledger = kit / "ledger"
-    part = join(job, party, kit / "peers.toml", listen=listen, ledger=ledger, preprocessing=ahead, timeout=seconds)
+    part = join(
+        job,
+        party,
+        kit / "peers.toml",
+        listen=listen,
+        ledger=kit / "ledger",
+        preprocessing=kit / "ahead" if task.on_disk else None,
+        timeout=MAX_WAIT_SECONDS,
+    )
     end, path = time.monotonic(), part.path
     part.save(kit / "model.json")
     spent = time.process_time() - cpu, waited_for_core() - waited, megabytes()

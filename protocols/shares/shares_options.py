@@ -50,8 +50,8 @@ class Shares(MessageProtocol):
     clip: float = Field(default=8.0, ge=1, le=64)
     """Scaled columns are clipped to [-clip, clip]."""
     chunk: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of epochs for which preprocessing is computed at once. Default: few epochs at first, then up to twice as
-    many each time, at most 40 epochs and half a GiB. If it is set, rows out of range are counted after each chunk."""
+    """Number of epochs for which preprocessing is computed at once. Default: few epochs at first, then at most twice
+    the rows of the chunk before, 40 epochs and half a GiB. If it is set, rows out of range are counted after each."""
 
     metrics: Literal["pairs", "loss"] = "pairs"
     """What the final evaluation opens: "loss" opens one sum of losses; "pairs" also opens one pair of a rounded score

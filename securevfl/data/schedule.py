@@ -139,7 +139,7 @@ class Schedule:
     def _divide_into_batches(self) -> None:
         """Compute the number and the sizes of batches from the number of training rows."""
         n, size = len(self.train), self._batch_size
-        self.batches = 1 if isinstance(size, str) else max(1, -(-n // size))
+        self.batches = batches_of_epoch(n, size)
         self.subset_sizes = subset_sizes(n) if size == "growing" else (n,) * (self.batches == 1)
         self.smallest_batch = self.subset_sizes[0] if self.subset_sizes else n // self.batches
         self._latest_epoch: tuple[int, list[Iteration]] | None = None
@@ -332,6 +332,11 @@ def count_subset_epochs(rows: int, epochs: int, batch_size: BatchSize) -> int:
     """Return the number of epochs that use subsets smaller than the largest one, of `rows` training rows."""
     is_divided = batch_size == "growing" and subset_sizes(rows) != (rows,)
     return _epochs_on_subsets(epochs) if is_divided else 0
+
+
+def batches_of_epoch(rows: int, batch_size: BatchSize) -> int:
+    """Return the number of batches of an epoch, for `rows` training rows."""
+    return 1 if isinstance(batch_size, str) else max(1, -(-rows // batch_size))
 
 
 def rows_of_epochs(rows: int, epochs: int, batch_size: BatchSize) -> list[int]:

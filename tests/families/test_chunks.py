@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl.data.schedule import BatchSize, rows_of_epochs
-from securevfl.families.shares.chunk_pipeline import (
+from securevfl.families.shares.chunk_division import (
     FIRST_CHUNK_SHARE,
     MAX_CHUNK_EPOCHS,
     MAX_PREPROCESSING_BYTES,
     MIN_CHUNK_ITERATIONS,
     chunk_ends,
-    count_interval,
     split_chunks,
 )
 from securevfl.protocols.observations import IterationStarted
@@ -118,6 +117,6 @@ def test_rows_are_counted_after_forty_epochs_and_at_the_end(epochs: int) -> None
     parties = [vfl.Party("bank", X[:, :1], np.arange(80) % 2, aligned=True), vfl.Party("shop", X[:, 1:], aligned=True)]
     job = job_of(epochs, accepts=["small_metrics"])
     vfl.simulate(job, parties, observe=watch)
-    wanted = [*range(count_interval(job), epochs, count_interval(job)), epochs]  # type: ignore[arg-type]
-    assert watch.counted == wanted
-    assert f"{len(wanted)} count{'s'[: len(wanted) > 1]} of rows near" in vfl.explain(job, parties)
+    expected = [*range(40, epochs, 40), epochs]
+    assert watch.counted == expected
+    assert f"{len(expected)} count{'s'[: len(expected) > 1]} of rows near" in vfl.explain(job, parties)

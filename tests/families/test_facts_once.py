@@ -22,7 +22,7 @@ from tests.disclosure.disclosed_jobs import EXAMPLES, cases
 from tests.families.counted_calls import check_once, counted_calls
 
 CASES = cases()
-# their runs with consent differ from those of another example in what they send, and not in what they compute first
+# until the first message, these runs with consent compute the same facts as that of another example
 LIKE_OTHERS = (
     "neural", "kernel direct", "kernel pairwise", "transfer linearised", "shares, counts", "shares, weights opened",
     "shares, scores to another",

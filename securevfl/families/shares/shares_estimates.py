@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from securevfl.crypto.transfers.field_transfers import symbol_widths
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.data.store import StoredParty
 from securevfl.families.facts import RunFacts
-from securevfl.families.shares.chunk_pipeline import chunk_ends
+from securevfl.families.shares.chunk_division import chunk_ends
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_outputs import partner_of
 from securevfl.families.shares.shares_plan import MAX_PAIR_NUMBERS, pair_params
@@ -97,8 +96,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
     row_iterations = _rows_of(sizes) * shape.outputs
-    chunks = [*map(len, _chunks(job, facts)), 0]
-    epochs = max(map(sum, pairwise(chunks)))
+    epochs = max(map(len, _stored_epochs(job, facts)))
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
     choice_bits, lifts = numbers.table_bits, numbers.lift_bits > 0
@@ -212,17 +210,16 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
         The number of bytes.
     """
     schedule, numbers = facts.schedule, facts.plan().numbers
-    by_chunk = [_rows_of(schedule.count_sizes(epochs)) for epochs in _chunks(job, facts)]
-    # a chunk is generated while the one before is in use
-    chunk_rows = max(rows + following for rows, following in zip(by_chunk, [*by_chunk[1:], 0], strict=True))
+    stored_rows = max(_rows_of(schedule.count_sizes(epochs)) for epochs in _stored_epochs(job, facts))
     transfer_bytes = 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))
-    return chunk_rows * facts.shape.outputs * (2 * ShareRing(numbers.bits).octets + transfer_bytes)
+    return stored_rows * facts.shape.outputs * (2 * ShareRing(numbers.bits).octets + transfer_bytes)
 
 
-def _chunks(job: SharesJob, facts: RunFacts) -> list[range]:
-    """Return the epochs of each chunk."""
+def _stored_epochs(job: SharesJob, facts: RunFacts) -> list[range]:
+    """Return the epochs whose preprocessing is stored during each chunk: those of the chunk and of the next one."""
     ends = chunk_ends(job, len(facts.schedule.train), facts.shape.outputs)
-    return [range(start, end) for start, end in zip((0, *ends), ends, strict=False)]
+    starts, last = (0, *ends[:-1]), (*ends[1:], ends[-1])
+    return [range(start, stop) for start, stop in zip(starts, last, strict=True)]
 
 
 def _processor_seconds(columns: int, parties: int) -> float:

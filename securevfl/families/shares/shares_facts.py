@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from securevfl.families.shares.chunk_pipeline import chunk_ends
+from securevfl.families.shares.chunk_division import chunk_ends
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import Plan, Rollbacks, make_plan, pair_params
 from securevfl.protocols.shares.pair_weights import PairParams

@@ -20,7 +20,7 @@ from securevfl.disclosure.gradient_leaks import RANK
 from securevfl.disclosure.leaks import LeakKind
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_rows
-from securevfl.families.shares.chunk_pipeline import count_interval
+from securevfl.families.shares.chunk_division import number_of_counts
 from securevfl.families.shares.shares_job import SharesJob, opens_pairs
 from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
 from securevfl.models.inputs import InputShape
@@ -135,7 +135,7 @@ def _about_columns(job: SharesJob, shape: RunShape) -> dict[str, Any]:
 
 def range_count_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output that counts training rows with scores outside the range of the lookup tables."""
-    times = -(-job.epochs // count_interval(job))
+    times = number_of_counts(job)
     rows = min(shape.rows, MAX_COUNTED_SUMS // shape.outputs)
     return Output(
         "counts of rows out of range",

@@ -34,7 +34,8 @@ from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.participant import Participant, Round
 from securevfl.families.score_results import Measurement
-from securevfl.families.shares.chunk_pipeline import ChunkPipeline, count_interval, split_chunks
+from securevfl.families.shares.chunk_division import counts_rows_after, split_chunks
+from securevfl.families.shares.chunk_pipeline import ChunkPipeline
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
 from securevfl.families.shares.shares_job import SharesJob, takes_scalar_steps
@@ -368,9 +369,11 @@ class SharesParticipant(Participant):
             self._measurements.precompute(offline.session, training.data, chunk[0], len(chunk[1]), total)
 
         chunks = list(split_chunks(training.iterations, start, self._chunk_ends))
-        with ChunkPipeline(
-            channel, chunks, generate, lambda chunk: offline.has_room([iteration.index for iteration in chunk[1]])
-        ) as pipeline:
+
+        def has_room(chunk: tuple[int, list[Iteration]]) -> bool:
+            return offline.has_room([iteration.index for iteration in chunk[1]])
+
+        with ChunkPipeline(channel, chunks, generate, has_room) as pipeline:
             for first, chunk in pipeline:
                 number = self._chunk_number(training, first)
                 self._measurements.enter_chunk(first)
@@ -380,7 +383,7 @@ class SharesParticipant(Participant):
                     break
                 offline.store.drop(number)
                 training.release_memory()
-                if (chunk[-1].epoch + 1) % count_interval(self._job) == 0 or first + len(chunk) == total:
+                if counts_rows_after(self._job, chunk[-1].epoch + 1):
                     self._measurements.count_out_of_range(training.data, self._state, chunk[-1])
         # a rollback changes the step size, so preprocessing that was generated for the old step size cannot be used
         if len(self.rollbacks) > rollbacks:
