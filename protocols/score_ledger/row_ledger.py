@@ -47,7 +47,6 @@ from securevfl.protocols.score_ledger.score_limits import (
     RANGE_COUNT,
     check_evaluations,
     check_pair_bits,
-    max_count,
     max_evaluations,
 )
 from securevfl.protocols.score_ledger.tables import (
@@ -63,11 +62,13 @@ from securevfl.protocols.score_ledger.tables import (
     UNDO_ATTEMPT,
     add_contents,
     add_pair_bits,
+    add_trained,
     contains,
     count_matches,
     disclosed_bits,
     increment_counts,
     iterations_of,
+    max_count,
     name_id,
     record_model,
 )
@@ -182,7 +183,7 @@ class ScoreLedger:
         with self._file.changing(recorded=False) as tables:
             number = name_id(tables, model.hex())
             for digests in rows:
-                tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((number, row) for row in digests))
+                add_trained(tables, number, digests)
             for digests in contents:
                 add_contents(tables, number, digests)
             record_model(tables, number, iterations)

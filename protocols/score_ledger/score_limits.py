@@ -7,12 +7,11 @@ one model on a set of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain, islice
+from collections.abc import Sequence
 
 from securevfl.account.database import Tables
 from securevfl.errors import LeakageError
-from securevfl.protocols.score_ledger.tables import ANY_ROW, pair_bits
+from securevfl.protocols.score_ledger.tables import max_count, pair_bits
 
 MIN_ITERATIONS = 10
 """A model is scored only after this number of iterations."""
@@ -34,19 +33,6 @@ MAX_STANDARD_ERRORS = 3.0
 
 EVALUATION, RANGE_COUNT = 0, 1
 """Kinds of counters in the table `times`: evaluations, and counts of out-of-range sums."""
-
-MAX_ROWS_PER_QUERY = 900
-"""Number of rows that one SQL query looks up; SQLite before version 3.32 accepts at most 999 parameters."""
-
-
-def max_count(tables: Tables, rows: Iterable[bytes], kind: int) -> int:
-    """Return the largest value of this kind of counter (`EVALUATION` or `RANGE_COUNT`) over these rows."""
-    remaining, largest = chain((ANY_ROW,), rows), 0
-    while chunk := list(islice(remaining, MAX_ROWS_PER_QUERY)):
-        select = f"SELECT max(count) FROM times WHERE what = ? AND row IN ({', '.join('?' * len(chunk))})"  # noqa: S608
-        (count,) = tables.execute(select, (kind, *chunk)).fetchone()
-        largest = max(largest, count or 0)
-    return largest
 
 
 def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: int) -> None:

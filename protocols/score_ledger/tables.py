@@ -8,7 +8,6 @@ metrics of a model, such as the AUC, on a set of rows.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from securevfl.account.database import Tables
@@ -71,6 +70,19 @@ _SELECT_TRAINING_ROW = {
 }
 
 
+# One statement with all digests in one parameter (?1, concatenated) is about three times faster than one per digest.
+_SPLIT_DIGESTS = """WITH RECURSIVE starts(start) AS (
+        SELECT 1 WHERE length(?1) > 0 UNION ALL SELECT start + 16 FROM starts WHERE start + 16 < length(?1)),
+    digests(digest) AS (SELECT substr(?1, start, 16) FROM starts)"""
+_INSERT_TRAINED = f"{_SPLIT_DIGESTS} INSERT OR IGNORE INTO trained SELECT ?2, digest FROM digests"  # noqa: S608
+_INSERT_CONTENTS = f"""{_SPLIT_DIGESTS} INSERT INTO contents SELECT ?2, digest, 1 FROM digests WHERE true
+    ON CONFLICT DO UPDATE SET count = count + 1"""  # noqa: S608
+_INCREMENT_COUNTS = f"""{_SPLIT_DIGESTS} INSERT INTO times SELECT digest, ?2, 1 FROM digests WHERE true
+    ON CONFLICT DO UPDATE SET count = count + 1"""  # noqa: S608
+_SELECT_MAX_COUNT = f"""SELECT max(count) FROM times
+    WHERE what = ?2 AND row IN ({_SPLIT_DIGESTS} SELECT digest FROM digests UNION ALL SELECT ?3)"""  # noqa: S608
+
+
 def name_id(tables: Tables, name: str) -> int:
     """Return the number that represents a model or a peer in the other tables.
 
@@ -95,12 +107,14 @@ def contains(tables: Tables, table: str, model: int, digest: bytes) -> bool:
     return tables.execute(_SELECT_TRAINING_ROW[table], (model, digest)).fetchone() is not None
 
 
+def add_trained(tables: Tables, model: int, rows: Iterable[bytes]) -> None:
+    """Add digests of the ids of a model's training rows; ascending digests are added fastest."""
+    tables.execute(_INSERT_TRAINED, (b"".join(rows), model))
+
+
 def add_contents(tables: Tables, model: int, contents: Iterable[bytes]) -> None:
-    """Add digests of the columns of a model's training rows."""
-    tables.executemany(
-        "INSERT INTO contents VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
-        ((model, content, count) for content, count in sorted(Counter(contents).items())),
-    )
+    """Add digests of the columns of a model's training rows, with repetitions; ascending ones are added fastest."""
+    tables.execute(_INSERT_CONTENTS, (b"".join(contents), model))
 
 
 def record_model(tables: Tables, model: int, iterations: int) -> None:
@@ -138,10 +152,13 @@ def use_up_everything(tables: Tables) -> None:
 
 def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:
     """Increase the counter of this kind (`EVALUATION` or `RANGE_COUNT`) by one for each row."""
-    tables.executemany(
-        "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
-        ((row, kind) for row in sorted(rows)),
-    )
+    tables.execute(_INCREMENT_COUNTS, (b"".join(sorted(rows)), kind))
+
+
+def max_count(tables: Tables, rows: Iterable[bytes], kind: int) -> int:
+    """Return the largest value of this kind of counter (`EVALUATION` or `RANGE_COUNT`) over these rows."""
+    (count,) = tables.execute(_SELECT_MAX_COUNT, (b"".join(rows), kind, ANY_ROW)).fetchone()
+    return count or 0
 
 
 def pair_bits(tables: Tables) -> float:

@@ -207,6 +207,7 @@ def open_loss(
     table: LossTable | None,
     *,
     occasion: str = "loss",
+    record: Callable[[], None] = lambda: None,
 ) -> float | None:
     """Compute the mean loss of the current model on some rows, together with all other parties.
 
@@ -220,11 +221,16 @@ def open_loss(
         X: this party's columns (n, d) of the rows.
         table: at the active party, the loss of the rows; None elsewhere.
         occasion: the kind of evaluation, such as "loss"; encryption keys are derived from it.
+        record: a function that records the evaluation in this party's ledger, or raises an error if the ledger forbids
+            it. The partner calls it while it waits for step 2, because only its message of step 4 discloses anything;
+            all other parties call it before step 1.
 
     Returns:
         At the active party, the mean loss over rows and outputs; None elsewhere.
     """
     context, encoding = products.context, params.encoding
+    if context.me != params.partner:
+        record()
     h = ForwardSums(products, params, state, occasion, number, len(X)).block(0, X)  # step 1
     if h is None or transfers is None:
         return None
@@ -232,7 +238,9 @@ def open_loss(
     entries = None if table is None else _LossEntries(encoding, table)
     tables = None if entries is None else entries.tables
     short_ring = EVALUATION_LIFT.short_ring
-    shares = look_up_shares(products, transfers.tables, params.partner, index, FINE_BITS, tables, short_ring)  # step 2
+    shares = look_up_shares(
+        products, transfers.tables, params.partner, index, FINE_BITS, tables, short_ring, meanwhile=record
+    )  # step 2
     lifted = lift_shares(products, transfers.carries, params.partner, shares, EVALUATION_LIFT)  # step 3
     total = _RING.reduce(lifted.sum(dtype=np.uint64))
     if entries is None:

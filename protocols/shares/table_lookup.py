@@ -68,6 +68,8 @@ def look_up_shares(
     bits: int,
     tables: TablesFrom | None,
     ring: ShareRing,
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Words:
     """Look up the table entry of each secret-shared sum, and return this party's share of the entries.
 
@@ -83,6 +85,7 @@ def look_up_shares(
         tables: at the active party, a function that returns the table of every sum of a block, rotated to start at the
             index that it receives for this sum; None at the partner.
         ring: the ring of the entries, which are integers modulo a power of two.
+        meanwhile: a function that the partner calls while it waits for the first entries.
 
     Returns:
         The shares, uniformly random, in the shape of `index`.
@@ -97,6 +100,7 @@ def look_up_shares(
         ]
         return np.concatenate(shares).reshape(index.shape)
     requested = [_send_offsets(products, transfers, indices[block], bits, ring) for block in blocks]
+    meanwhile()
     shares = [_read_entries(products, chi, pad, bits, ring) for chi, pad in requested]
     return np.concatenate(shares).reshape(index.shape)
 

@@ -13,7 +13,6 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
-from securevfl.protocols.score_ledger import score_limits
 from securevfl.protocols.score_ledger.row_digests import (
     COMMITMENT_BYTES,
     DIGEST_CHUNK_ROWS,
@@ -167,9 +166,9 @@ def test_the_limit_of_evaluations_counts_all_peers(tmp_path: Path) -> None:
 
 
 def test_the_limit_counts_every_row_of_a_large_set(tmp_path: Path) -> None:
-    """One row that was evaluated often, among more rows than one SQL query looks up, is found at any position."""
+    """One row that was evaluated often is found at any position among many."""
     limit, count = 20, 20 * ROWS_PER_EVALUATION
-    for position in (0, score_limits.MAX_ROWS_PER_QUERY, count - 1):
+    for position in (0, count // 2, count - 1):
         ledger = ScoreLedger(tmp_path / f"scores {position}")
         rows = [b"%d" % row for row in range(count)]
         for again in range(limit):

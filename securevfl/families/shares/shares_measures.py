@@ -15,6 +15,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -175,11 +176,10 @@ class Measurements:
         with_pairs = last and opens_pairs(self._job, len(rows))
         # the ledger counts opened pairs again in each session: by restarting, the active party could have other pairs
         # of the same model opened
-        if mean_loss is None or (with_pairs and state.iterations not in self._recorded):
-            self._record_evaluation(data, rows)
-            self._recorded.add(state.iterations)
         if mean_loss is None:
             mean_loss = self._losses[state.iterations] = self._measure_loss(loss, data, rows, state, rounds)
+        elif with_pairs and state.iterations not in self._recorded:
+            self._record_evaluation(data, rows, state)
         if with_pairs:
             return self._measure_pairs(loss, data, rows, state, mean_loss)
         return self._with_loss_metrics(loss, data, rows, mean_loss) if last else mean_loss
@@ -306,7 +306,16 @@ class Measurements:
         session, inputs = self._training.session, self._training.inputs_of(data, rows.rows)
         tables, carries = session.fine_transfers, session.fine_carry_transfers
         transfers = None if tables is None or carries is None else LossTransfers(tables, carries)
-        mean = open_loss(session.products, transfers, self._training.params, state, state.iterations, inputs, table)
+        mean = open_loss(
+            session.products,
+            transfers,
+            self._training.params,
+            state,
+            state.iterations,
+            inputs,
+            table,
+            record=partial(self._record_evaluation, data, rows, state),
+        )
         if mean is None or table is None:
             return Measurement()
         outputs = self._context.outputs
@@ -440,9 +449,14 @@ class Measurements:
         if (shuffle := self._generate_shuffle(session, rows)) is not None:
             self._shuffles[first] = shuffle
 
-    def _record_evaluation(self, data: TrainingData, rows: ScaledRows) -> None:
-        """Record in this party's ledger that the active party measures these rows; raise LeakageError if too often."""
+    def _record_evaluation(self, data: TrainingData, rows: ScaledRows, state: SharedState) -> None:
+        """Record in this party's ledger that the active party measures a model on these rows.
+
+        Raises:
+            LeakageError: the ledger does not permit a further evaluation.
+        """
         context = self._context
+        self._recorded.add(state.iterations)
         if context.me == context.active or context.resources.simulated:
             return
         if context.resources.use_reserved_evaluation is not None:

@@ -81,6 +81,7 @@ from securevfl.protocols.shares.shares_options import MIN_SCORE_BITS
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.runtime import eventlog
+from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.costs import Stage
 from securevfl.runtime.worker_backend import RemotePart
 
@@ -169,6 +170,7 @@ class SharesParticipant(Participant):
         self._state = _restore_shares(stored)
         self._run: str = stored.get("run", context.resources.run)
         self._training: _TrainingResources | None = None
+        self._recording: BackgroundTask[bytes] | None = None  # writes the finished model to the ledger
         self._scoring: ScoringSession | None = None
         self._weights: Floats | None = stored.get("theta")
         self._statements: list[str] = []
@@ -247,7 +249,9 @@ class SharesParticipant(Participant):
                 training.offline.store.close()
 
     def model_state(self) -> State:
-        """Return the shares, the facts and, if they were opened, the weights."""
+        """Return the shares, the facts and, if they were opened, the weights, once the ledger contains the model."""
+        if self._recording is not None:
+            self._recording.join()
         state = self._stored_state(with_rows=False)
         return state if self._weights is None else State(state, theta=self._weights, **self._importance)
 
@@ -285,7 +289,7 @@ class SharesParticipant(Participant):
                 training.offline.store.close()
 
     def end_training(self) -> None:
-        """Open weights to the parties that the job names, and record the model in the ledger."""
+        """Open weights to the parties that the job names, and begin to record the model in the ledger."""
         if self._training is not None:
             self._end()
 
@@ -782,7 +786,10 @@ class SharesParticipant(Participant):
         return self.facts.params(batch_rows, partner=self._partner, active=context.active, outputs=context.outputs)
 
     def _end(self) -> None:
-        """End the training: open weights to the parties that the job names, and record the model in the ledger."""
+        """End the training: open weights to the parties that the job names, and record the model in the ledger.
+
+        The record of many rows takes long, so a thread writes it during the last evaluation.
+        """
         shares = self._state
         assert shares is not None, "the model has been trained"
         params, learners = self.params, self._options.open_weights
@@ -790,7 +797,8 @@ class SharesParticipant(Participant):
         permit = opened_weights.record_weights(self._context, params, levels, learners)
         wait_for_all(self._context)
         self._state = shares = opened_weights.open_weights(self._context, params, shares, levels, permit, learners)
-        self._record_model()
+        if not self._context.resources.simulated:
+            self._recording = BackgroundTask(self._context.channel, self._store_model, "ledger")
         if self._context.me in learners:
             theta = params.rule_of(self._context.me).result(shares.own_share, shares.iterations)
             self._weights = params.encoding.decode_weights(theta)
@@ -845,6 +853,12 @@ class SharesParticipant(Participant):
 
     def _record_model(self) -> bytes:
         """Record the finished model in this party's score ledger, and return its name there, a digest."""
+        if self._recording is not None:
+            self._recording.join()
+        return self._store_model()
+
+    def _store_model(self) -> bytes:
+        """Write the model to the score ledger unless it contains it; return its name there."""
         shares, training, resources = self._state, self._training, self._context.resources
         assert shares is not None, "the model has been trained"
         model = _model_name(shares, self._run)
