@@ -206,8 +206,7 @@ def open_loss(
     X: ColumnSource,
     table: LossTable | None,
     *,
-    occasion: str = "loss",
-    record: Callable[[], None] = lambda: None,
+    record_evaluation: Callable[[], None] = lambda: None,
 ) -> float | None:
     """Compute the mean loss of the current model on some rows, together with all other parties.
 
@@ -217,11 +216,10 @@ def open_loss(
         transfers: at A and B, the session's oblivious transfers; None elsewhere.
         params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
-        number: a number that no other evaluation with the same `occasion` has in this session.
+        number: a number that no other evaluation has in this session.
         X: this party's columns (n, d) of the rows.
         table: at the active party, the loss of the rows; None elsewhere.
-        occasion: the kind of evaluation, such as "loss"; encryption keys are derived from it.
-        record: a function that records the evaluation in this party's ledger, or raises an error if the ledger forbids
+        record_evaluation: a function that records the evaluation in this party's ledger, or raises an error if the ledger forbids
             it. The partner calls it while it waits for step 2, because only its message of step 4 discloses anything;
             all other parties call it before step 1.
 
@@ -230,8 +228,8 @@ def open_loss(
     """
     context, encoding = products.context, params.encoding
     if context.me != params.partner:
-        record()
-    h = ForwardSums(products, params, state, occasion, number, len(X)).block(0, X)  # step 1
+        record_evaluation()
+    h = ForwardSums(products, params, state, "loss", number, len(X)).block(0, X)  # step 1
     if h is None or transfers is None:
         return None
     index = encoding.fine_index(h).ravel()
@@ -239,7 +237,7 @@ def open_loss(
     tables = None if entries is None else entries.tables
     short_ring = EVALUATION_LIFT.short_ring
     shares = look_up_shares(
-        products, transfers.tables, params.partner, index, FINE_BITS, tables, short_ring, meanwhile=record
+        products, transfers.tables, params.partner, index, FINE_BITS, tables, short_ring, meanwhile=record_evaluation
     )  # step 2
     lifted = lift_shares(products, transfers.carries, params.partner, shares, EVALUATION_LIFT)  # step 3
     total = _RING.reduce(lifted.sum(dtype=np.uint64))

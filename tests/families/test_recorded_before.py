@@ -13,23 +13,20 @@ from builders import SHARES_JOB, make_job
 
 import securevfl as vfl
 from securevfl.errors import LeakageError, StorageError
-from securevfl.families.shares.shares_measures import Measurements
-from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import LossSum
 from securevfl.runtime.observer import Event
-from securevfl.training import session
 
 JOB = make_job(SHARES_JOB, evaluate_every=2, batch_size="all", accepts=["small_metrics"])
 SUMS = 2
 
 
-@pytest.fixture(autouse=True)
-def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the parties of a simulation keep score ledgers, as between organisations."""
-    create = lambda *arguments, simulated, **keys: LocalResources(*arguments, **keys)  # noqa: E731
-    monkeypatch.setattr(session, "LocalResources", create)
-    monkeypatch.setattr(Measurements, "check", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("score_ledgers")
+
+
+def replace_in_ledger(monkeypatch: pytest.MonkeyPatch, function: Callable[..., None]) -> None:
+    """Replace the method of score ledgers that has the function's name."""
+    monkeypatch.setattr(ScoreLedger, function.__name__, function)
 
 
 def sums_and_records(
@@ -46,7 +43,7 @@ def sums_and_records(
         if isinstance(event.message, LossSum) and event.direction == "send":
             order.append("sum")
 
-    monkeypatch.setattr(ScoreLedger, "record_evaluation", record_evaluation)
+    replace_in_ledger(monkeypatch, record_evaluation)
     try:
         vfl.simulate(JOB, vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
     except LeakageError as error:
@@ -84,7 +81,7 @@ def test_a_model_is_returned_after_every_ledger_has_it(monkeypatch: pytest.Monke
         time.sleep(2.0)
         recorded.append(model)
 
-    monkeypatch.setattr(ScoreLedger, "record_model", record_model)
+    replace_in_ledger(monkeypatch, record_model)
     vfl.simulate(JOB, vfl.datasets.breast_cancer(2), workers=1)
     assert len(recorded) == 2
 
@@ -93,6 +90,6 @@ def test_no_model_is_returned_if_the_ledger_cannot_be_written(monkeypatch: pytes
     def record_model(*arguments: Any) -> None:
         raise StorageError(Path("scores"), OSError(errno.ENOSPC, "No space left on device"))
 
-    monkeypatch.setattr(ScoreLedger, "record_model", record_model)
+    replace_in_ledger(monkeypatch, record_model)
     with pytest.raises(StorageError, match="No space left"):
         vfl.simulate(JOB, vfl.datasets.breast_cancer(2), workers=1)

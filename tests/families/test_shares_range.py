@@ -16,12 +16,10 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import ConfigError, DivergenceError
 from securevfl.families.shares.shares_measures import Measurements
-from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.range_count import COUNT_BITS, OutOfRangeCount
 from securevfl.runtime import eventlog
 from securevfl.runtime.observer import Event
-from securevfl.training import session
 
 
 def whole_batch_job(lr: float, **keys: Any) -> vfl.Job:
@@ -156,13 +154,12 @@ def test_counts_are_said_and_counted() -> None:
     assert "3 counts of rows near the end of the lookup table's range" in sheet
 
 
+@pytest.mark.usefixtures("score_ledgers")
 @pytest.mark.parametrize("accepts", [[], ["small_metrics"]])
 def test_the_partners_ledger_limits_counts_of_rows(
     accepts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     """The ledger lets 398 training rows be counted in three of five chunks and in no later run. Training continues."""
-    apart = lambda *arguments, simulated, **keys: LocalResources(*arguments, **keys)  # noqa: E731
-    monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")
     for name in ("check", "_record_evaluation"):
         monkeypatch.setattr(Measurements, name, lambda *_: None)

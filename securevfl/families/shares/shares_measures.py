@@ -314,7 +314,7 @@ class Measurements:
             state.iterations,
             inputs,
             table,
-            record=partial(self._record_evaluation, data, rows, state),
+            record_evaluation=partial(self._record_evaluation, data, rows, state),
         )
         if mean is None or table is None:
             return Measurement()

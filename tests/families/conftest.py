@@ -1,0 +1,14 @@
+"""A fixture with which the parties of a simulation keep score ledgers, as between organisations."""
+
+from __future__ import annotations
+
+import pytest
+
+from securevfl.protocols.party_context import LocalResources
+from securevfl.training import session
+
+
+@pytest.fixture
+def score_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = lambda *arguments, simulated, **keys: LocalResources(*arguments, **keys)  # noqa: E731
+    monkeypatch.setattr(session, "LocalResources", create)
