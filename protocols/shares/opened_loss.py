@@ -219,9 +219,9 @@ def open_loss(
         number: a number that no other evaluation has in this session.
         X: this party's columns (n, d) of the rows.
         table: at the active party, the loss of the rows; None elsewhere.
-        record_evaluation: a function that records the evaluation in this party's ledger, or raises an error if the ledger forbids
-            it. The partner calls it while it waits for step 2, because only its message of step 4 discloses anything;
-            all other parties call it before step 1.
+        record_evaluation: a function that records the evaluation in this party's ledger, or raises an error if the
+            ledger forbids it. The partner calls it while it waits for step 2, because only its message of step 4
+            discloses anything; all other parties call it before step 1.
 
     Returns:
         At the active party, the mean loss over rows and outputs; None elsewhere.
