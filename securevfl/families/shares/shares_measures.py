@@ -452,6 +452,11 @@ class Measurements:
     def _record_evaluation(self, data: TrainingData, rows: ScaledRows, state: SharedState) -> None:
         """Record in this party's ledger that the active party measures a model on these rows.
 
+        Args:
+            data: the training data of this party.
+            rows: the measured rows.
+            state: this party's shares of the weights.
+
         Raises:
             LeakageError: the ledger does not permit a further evaluation.
         """
