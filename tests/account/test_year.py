@@ -123,3 +123,15 @@ def test_scores_of_every_output_count_in_a_year(classes: int) -> None:
 
     assert shape.outputs == (1 if classes == 2 else classes)
     assert bits(1200) - bits(0) == 1200 * job.family.score_bits(job, shape) * shape.outputs > 0
+
+
+@pytest.mark.parametrize(("trainings", "scores"), [(1, 7), (5, 3), (7, 100), (12, 1205)])
+def test_every_score_of_a_year_counts(trainings: int, scores: int) -> None:
+    """The scores are divided over the months without a remainder."""
+    parties = _month(0)
+    bits = []
+    for number in (0, scores):
+        plan = YearPlan(trainings, compares=False, searched=0, scores=number)
+        (shop,) = (year for year in forecast_year(JOB, parties, plan=plan).parties if year.party == "shop")
+        bits.append(shop.bits)
+    assert bits[1] - bits[0] == scores * JOB.family.score_bits(JOB, pooled_run_facts(JOB, parties).shape) > 0

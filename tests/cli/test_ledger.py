@@ -143,6 +143,19 @@ def test_invalid_options_are_refused(trained: list[str], options: list[str], cod
     assert f"[{code}]" in refused("ledger", *options)
 
 
+def test_a_change_concerns_one_ledger() -> None:
+    """With several ledgers, an option that changes one is refused and changes none, until a party is named."""
+    ledgers = [DisclosureLedger(default_ledger(name), name) for name in ("mill", "shop")]
+    for ledger in ledgers:
+        ledger.trust("bank")
+    before = [ledger.read() for ledger in ledgers]
+    for option in ("--limit ids=5", "--trust telco", "--distrust bank", "--reset-aborts telco"):
+        assert "there are 2 ledgers (mill, shop)" in refused("ledger", *option.split())
+        assert [ledger.read() for ledger in ledgers] == before
+    assert run("ledger", "--party", "shop", "--distrust", "bank").exit_code == 0
+    assert [ledger.read().trusts for ledger in ledgers] == [before[0].trusts, ()]
+
+
 def test_there_may_be_none_yet_and_a_limit_may_come_first() -> None:
     assert "[SVFL-LEDGER-MISSING]" in refused("ledger")
     done = run("ledger", "--party", "shop", "--limit", "labels=25%")

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.data.composite_ids import _character_table, compose_ids, normalise
+from securevfl.data.composite_ids import IdColumns, _character_table, compose_ids, normalise, requested_id
 from securevfl.data.load import read_parties
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.read_options import ReadOptions
@@ -328,3 +328,17 @@ def test_a_good_join_is_not_searched_for_lost_zeros() -> None:
             warnings.simplefilter("always")
             vfl.align(tables)
         assert bool([item for item in caught if "leading zeros" in str(item.message)]) == noticed
+
+
+@pytest.mark.parametrize("names", [["name"], ["name", "born"], ["name", "born", "town"]])
+def test_a_requested_id_has_exactly_the_columns_of_the_id(names: list[str]) -> None:
+    """A row that is requested by an object of other columns may be another row, so it is refused."""
+    key, row_id = IdColumns(names, by_rule=True), {"name": "Ann", "born": "2001-02-03", "town": "Bonn"}
+    exact = {name: row_id[name] for name in names}
+    assert requested_id(key, exact) == compose_ids([[value] for value in exact.values()])[0]
+    incomplete = [{name: exact[name] for name in names if name != lacking} for lacking in names]
+    renamed = [{name.upper(): value for name, value in exact.items()}]
+    values = ["Ann", list(exact.values())] if len(names) > 1 else []  # the value of one column is an id
+    for wrong in (exact | {"city": "Bonn"}, *incomplete, *renamed, *values):
+        with raises_code(IdError, "SVFL-ID-INVALID"):
+            requested_id(key, wrong)

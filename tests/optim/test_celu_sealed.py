@@ -118,3 +118,13 @@ def test_leak_checks_count_every_gradient_that_is_opened() -> None:
     assert f"different in each of {3 * R} local steps of a run because rows get new weights" in sheet
     assert "accepted: disclosure to shop: rows are weighted again" in sheet
     assert "the same 4 batches every epoch" in vfl.explain(linear, data)
+
+
+@pytest.mark.parametrize("W", [1, 2, 5])
+@pytest.mark.parametrize(("model", "xi"), [(vfl.Logistic(), 60.0), (vfl.Neural(), None), (vfl.Neural(), 60.0)])
+def test_longer_runs_open_no_less(model: vfl.Logistic, xi: float | None, W: int) -> None:
+    """More uses of an exchange, or more batches, open at least as many products, also beyond the exact count."""
+    for batches in (range(11), range(12)):
+        counts = [vfl.CeluVFL(lr=0.1, R=R, W=W, xi=xi).count_openings(model, batches) for R in (2, 5, 10_000)]
+        assert counts == sorted(counts)
+        assert counts[-1] <= 10_000 * len(batches)

@@ -22,7 +22,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.organisations.monitor import OUTCOMES, Monitor
 from securevfl.organisations.prediction import ScoreCounts
-from securevfl.organisations.serve import RequestOutcome
+from securevfl.organisations.serve import Outcome, RequestOutcome
 
 SERVED = SimpleNamespace(max_ids=5000, code_policy=SimpleNamespace(codes_per_row=3))
 
@@ -88,6 +88,21 @@ def test_the_page_has_the_figures_of_metrics() -> None:
     assert re.search(r"scores</td>.*1,000</td>.*970</td>.*bank</td>", page)
     assert re.search(r"ids</td>.*2,000</td>.*2,000</td>.*nobody</td>", page)
     assert "2096" in page  # the year in which the certificate expires
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("counts", [None, ScoreCounts(7, 5)])
+def test_bytes_count_for_every_outcome(outcome: Outcome, counts: ScoreCounts | None) -> None:
+    """A refused or failed request has sent bytes as well; ids and rows count only if the request has counts."""
+    pytest.importorskip("prometheus_client")
+    page_monitor = Monitor("shop", 4e9)
+    for sent in (10, 300):
+        page_monitor.count(RequestOutcome(outcome, 0.5, counts, sent))
+    value = page_monitor.registry.get_sample_value
+    assert value("securevfl_sent_bytes_total") == 310
+    assert value("securevfl_requests_total", {"outcome": outcome}) == 2
+    rows = [value(f"securevfl_{name}_total") for name in ("ids_asked", "rows_scored")]
+    assert rows == ([0, 0] if counts is None else [14, 10])
 
 
 def test_a_service_is_down_before_its_start_and_after_expiry() -> None:

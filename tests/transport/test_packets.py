@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from securevfl.errors import STOP_REASONS, FrameError, PeerLost, TransportError
 from securevfl.runtime.abort import Abort
@@ -43,6 +44,23 @@ def test_each_packet_says_what_it_is() -> None:
 def test_what_is_none_of_them_is_refused(packet: bytes, says: str) -> None:
     with raises_code(FrameError, "SVFL-FRAME"):
         decode_packet("bank", "shop", packet)
+
+
+@pytest.mark.parametrize("kind", ["nonce", "handshake", "certificate", "signature"])
+def test_every_part_of_a_handshake_is_bounded(kind: str) -> None:
+    """A packet that is not a frame may have at most `MAX_HANDSHAKE_BYTES`, whichever of its fields is long."""
+
+    def packet(size: int) -> bytes:
+        long = {kind: "x" * size if kind == "handshake" else bytes(size)}
+        if kind in ("nonce", "handshake"):
+            return encode_message(SessionOffer(**{**structs.asdict(GREETING), **long}))
+        return encode_message(SessionProof(**{**structs.asdict(SessionProof(SESSION, b"", b"")), **long}))
+
+    longest = 2 * MAX_HANDSHAKE_BYTES - len(packet(MAX_HANDSHAKE_BYTES))
+    assert len(packet(longest)) == MAX_HANDSHAKE_BYTES
+    decode_packet("bank", "shop", packet(longest))
+    with raises_code(FrameError, "SVFL-FRAME"):
+        decode_packet("bank", "shop", packet(longest + 1))
 
 
 def test_there_are_no_parcels_in_parcels() -> None:
