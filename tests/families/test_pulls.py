@@ -283,6 +283,9 @@ CRAFTED: dict[str, Callable[[WorkerPace], Iterator[Push]]] = {
     "an iteration again": lambda worker_pace: iter([Push(0, worker_pace.batches[0], 0, bytes(8))] * 2),
     "another batch": lambda worker_pace: iter([Push(0, worker_pace.batches[1], 0, bytes(8))]),
     "more finished than pushed": lambda worker_pace: iter([Push(0, worker_pace.batches[0], 5, bytes(8))]),
+    "fewer finished than before": lambda worker_pace: iter(
+        [Push(t, worker_pace.batches[t], finished, bytes(8)) for t, finished in enumerate((0, 1, 0))]
+    ),
     "another length": lambda worker_pace: iter([Push(0, worker_pace.batches[0], 0, bytes(7))]),
 }
 
@@ -352,6 +355,32 @@ def test_a_worker_refuses_what_no_server_answers(answer: PullReply, code: str) -
 
     with raises_code(ProtocolError, code):
         run_threads({"server": server, "bank": bank}, WallClock, timeout=60)
+
+
+@pytest.mark.parametrize("finished", [(0, 2, 1), (3, 2), (20, 0)])
+def test_a_server_takes_back_no_finished_iteration(finished: tuple[int, ...]) -> None:
+    worker_pace = pace(20, 2)
+
+    def server(channel: Channel) -> None:
+        channel.recv("bank", StartIteration, "stored/pulls")
+        for t, number in enumerate(finished):
+            channel.recv("bank", Push, "stored/pulls")
+            answer = PullReply(t, bytes(8), (t,) * len(WORKERS), number)
+            channel.send("bank", answer, "stored/pulls", permit=permit_sizes(channel, "bank"))
+
+    def bank(channel: Channel) -> None:
+        context = seat_of(channel, "server")
+        pulls = ServerPullClient(context, worker_pace, StoredOpen().worker(context, WORKERS), readers=())
+        pulls.begin(0, ())
+        for t in range(len(finished)):
+            pulls.push(t, np.zeros((1, 1)), 0)
+            if t == len(finished) - 1:
+                with raises_code(ProtocolError, "SVFL-PROTOCOL-VALUES", peer="server"):
+                    pulls.pull((1, 1), wait=True)
+            else:
+                pulls.pull((1, 1), wait=True)
+
+    run_threads({"server": server, "bank": bank}, WallClock, timeout=60)
 
 
 def test_waiting_for_a_stopped_worker_fails() -> None:
