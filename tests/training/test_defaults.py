@@ -4,13 +4,14 @@ With rounds it trains as long as leak checks allow.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import REAL_TABLES, raises_code
+from builders import REAL_TABLES, raises_code, random_parties
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -19,9 +20,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import securevfl as vfl
-from securevfl.consent.settle_job import most_epochs, settle_job
+from securevfl.consent.leak_check import leaks
+from securevfl.consent.settle_job import most_epochs, settle_job, with_allowed_epochs
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.table_preparation import prepare_parties
 from securevfl.optim.defaults import DEFAULT_ITERATIONS, EVALUATE_SAFE_STEPS_EVERY, HELD_OUT_FRACTION, why_not_on_shares
 from securevfl.organisations.join import check_role
@@ -267,3 +270,23 @@ def test_between_organisations_a_job_names_its_epochs() -> None:
     for what in (lambda: check_role(job, bank, peers), lambda: vfl.explain(job, [shop], others={"bank": 3})):
         with raises_code(ConfigError, "SVFL-JOB-COMBINATION"):
             what()
+
+
+def test_an_open_job_has_the_most_epochs_that_no_leak_check_refuses() -> None:
+    """The bisection finds the same number as a search over all numbers, whether some are refused or none is."""
+    parties = random_parties(3, 200)
+    job = vfl.Job(model="logistic", protocol="ckks", epochs=1)
+    facts = pooled_run_facts(job, parties)
+    refused = {
+        epochs: any(leak.name == "columns" for leak in leaks(longer(job, epochs), replace(facts.shape, epochs=epochs)))
+        for epochs in range(1, 21)
+    }
+    first_refused = min(epochs for epochs in refused if refused[epochs])
+    assert 1 < first_refused < 20
+    for longest in range(1, 21):
+        allowed = max(epochs for epochs in range(1, longest + 1) if not refused[epochs])
+        assert with_allowed_epochs(longer(job, longest), facts).epochs == allowed
+
+
+def longer(job: vfl.Job, epochs: int) -> vfl.Job:
+    return job.model_copy(update={"epochs": epochs})
