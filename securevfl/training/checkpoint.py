@@ -245,7 +245,7 @@ class Checkpoints:
         (self.folder / self._name(job, "evaluations")).unlink(missing_ok=True)
         self.reopen(job)
         # remove incomplete files of a process that was killed while it wrote them
-        for draft in self.folder.glob(f".{self._name(job, '*')}.*"):
+        for draft in self.folder.glob(f".{self._party}.{job.hex()[:16]}.*.json.*"):
             draft.unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import make_job, raises_code, random_parties
 
 import securevfl as vfl
 from securevfl.base.checked_files import read_checked_json, write_checked_json
 from securevfl.errors import DataError
+from securevfl.families.score_results import Measurement
 from securevfl.families.state import State
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
@@ -182,3 +183,32 @@ def test_the_last_round_that_all_have_is_taken() -> None:
     assert common_round([(3, 6, 9), (6, 9, 12), (3, 6)]) == 6
     assert common_round([(0, 3, 6), (0,)]) == 0
     assert common_round([(3, 6), ()]) is common_round([(3,), (6,)]) is None
+
+
+@pytest.mark.parametrize("same_run", [False, True])
+def test_a_cleared_training_leaves_no_file(same_run: bool, tmp_path: Path) -> None:
+    """Every kind of file that a training stores is removed, and no file of another job or party."""
+    part = vfl.simulate(make_job(), random_parties(rows=60)).parts["shop"]
+    stores = [Checkpoints(tmp_path, name) for name in ("shop", "shops")]
+    jobs = [bytes(32), bytes([1] * 32)]
+    for store in stores:
+        for job in jobs:
+            store.begin(job, "ab" * 16)
+            store.save(job, Checkpoint(10, "ab" * 16, [], {}, State({}), best=State({})))
+            store.evaluations(job).store(10, Measurement({"loss": 0.5}))
+            store.finish(job, part)
+    stored = {path.name for path in tmp_path.iterdir()}
+    own = {name for name in stored if name.startswith(f"shop.{bytes(8).hex()}.")}
+    assert len(stored) == 4 * len(own) == 4 * 4
+    for name in own:  # a process that is killed leaves an incomplete file
+        (tmp_path / f".{name}.123").touch()
+    stores[0].clear(jobs[0], same_run=same_run)
+    left = {path.name for path in tmp_path.iterdir()} - (stored - own)
+    assert left == ({name for name in own if "begun" in name} if same_run else set())
+    assert stores[0].evaluations(jobs[0]).numbers == stores[0].rounds(jobs[0]) == ()
+    for store, job in ((stores[0], jobs[1]), (stores[1], jobs[0]), (stores[1], jobs[1])):
+        assert store.evaluations(job).numbers == (10,)
+        store.clear(job)
+    assert not same_run or stores[0].begin(jobs[0], "cd" * 16) == "ab" * 16
+    stores[0].clear(jobs[0])
+    assert not tmp_path.exists(), "the folder is removed with its last file"
