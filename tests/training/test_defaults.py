@@ -272,7 +272,7 @@ def test_between_organisations_a_job_names_its_epochs() -> None:
             what()
 
 
-def test_an_open_job_has_the_most_epochs_that_no_leak_check_refuses() -> None:
+def test_an_open_job_has_the_most_epochs_without_a_leak() -> None:
     """The bisection finds the same number as a search over all numbers, whether some are refused or none is."""
     parties = random_parties(3, 200)
     job = vfl.Job(model="logistic", protocol="ckks", epochs=1)
