@@ -96,7 +96,7 @@ VARIANTS_OF_SHARES = [name for name in sorted(EXAMPLES) if name.startswith("shar
 def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path) -> None:
     """Runs are interrupted after a round and resumed, and the job is repeated with another seed.
 
-    `test_resumed_and_repeated_jobs_on_shares_debit_what_they_open` does so for other jobs on shares.
+    `test_repeated_jobs_on_shares_debit_what_they_open` does so for other jobs on shares.
     """
     whole = name in VARIANTS_OF_SHARES
     check_debits(name, tmp_path, [(0, None)] if whole else [(0, cut), (0, None), (1, None)])
@@ -104,7 +104,7 @@ def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS_OF_SHARES)
-def test_resumed_and_repeated_jobs_on_shares_debit_what_they_open(name: str, tmp_path: Path) -> None:
+def test_repeated_jobs_on_shares_debit_what_they_open(name: str, tmp_path: Path) -> None:
     check_debits(name, tmp_path, [(0, cut), (0, None), (1, None)])
 
 
