@@ -2,6 +2,7 @@
 
 pytest rewrites the asserts of a test module when it imports it, and stores the result. That takes 14 processor seconds
 for all modules. Workers that start together would all do it at the same time, before the first of them has stored it.
+The same holds for the modules of other packages, which `make` installs without bytecode.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import compileall
 import marshal
 import os
 import re
-from collections.abc import Sequence
-from importlib.util import MAGIC_NUMBER, source_hash
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import MAGIC_NUMBER, cache_from_source, find_spec, source_hash
 from multiprocessing import Pool, cpu_count
 from pathlib import Path
 
@@ -40,12 +44,52 @@ def rewrite(file: Path) -> None:
     draft.replace(stored)
 
 
+def imported_modules(root: Path, folders: Sequence[str] = FOLDERS) -> Iterator[str]:
+    """Yield the names of all modules that the modules of these folders import, with repetitions."""
+    for file in sorted(file for folder in folders for file in (root / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_bytes(), str(file))):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module
+
+
+def load_packages(root: Path, folders: Sequence[str] = FOLDERS) -> list[str]:
+    """Import the modules of other packages that the checkout imports; Python then stores their bytecode.
+
+    Args:
+        root: the checkout.
+        folders: the folders of the checkout with modules.
+
+    Returns:
+        The names of the imported modules; none of a package whose bytecode is stored already.
+    """
+    names = set(imported_modules(root, folders))
+    packages = {name.partition(".")[0] for name in names} - set(folders) - sys.stdlib_module_names
+    without = {package for package in packages if not _has_bytecode(package)}
+    imported = sorted(name for name in names if name.partition(".")[0] in without)
+    for name in imported:
+        with suppress(Exception):  # a module that cannot be imported here is not used here
+            import_module(name)
+    return imported
+
+
+def _has_bytecode(package: str) -> bool:
+    """Return whether the bytecode of a package is stored, or the package has none."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return True
+    return Path(cache_from_source(spec.origin)).exists()
+
+
 def compile_all(root: Path, folders: Sequence[str] = FOLDERS) -> None:
-    """Compile all modules of these folders of the checkout, and rewrite those of tests."""
+    """Compile all modules of these folders of the checkout, rewrite those of tests, and load other packages."""
     for folder in folders:
         compileall.compile_dir(root / folder, quiet=1, rx=REWRITTEN, workers=cpu_count())
     with Pool() as pool:
+        loaded = pool.apply_async(load_packages, (root, folders))
         pool.map(rewrite, [file for file in sorted((root / "tests").rglob("*.py")) if REWRITTEN.search(str(file))], 8)
+        loaded.get()
 
 
 if __name__ == "__main__":

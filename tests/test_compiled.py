@@ -33,6 +33,27 @@ def test_pytest_takes_the_stored_module_until_it_changes(tmp_path: Path) -> None
     assert _times(module.parent / "__pycache__") == changed
 
 
+def test_packages_without_bytecode_are_loaded_once(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "helper.py").write_text("import json, mypackage.part, missing_package\n")
+    package = tmp_path / "packages" / "mypackage"
+    package.mkdir(parents=True)
+    for name in ("__init__", "part", "unused"):
+        (package / f"{name}.py").write_text("")
+    assert _loaded(tmp_path) == ["mypackage.part"]
+    assert {name.partition(".")[0] for name in _times(package / "__pycache__")} == {"__init__", "part"}
+    assert _loaded(tmp_path) == []
+
+
+def _loaded(root: Path) -> list[str]:
+    """Return the modules that a new process loads for the tests in a folder."""
+    code = "import pathlib, tests.compiled as c; print(*c.load_packages(pathlib.Path.cwd(), ['tests']))"
+    path = os.pathsep.join([str(Path(__file__).parents[1]), str(root / "packages")])
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, env=env, capture_output=True, text=True, check=True)
+    return run.stdout.split()
+
+
 def _times(folder: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
 
