@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import numpy as np
 
 _START = 8
-_TABLE = 1 << 16
+_TABLE = 1 << 20
+_LOW = np.uint64(_TABLE - 1)
 
 
 class PieceSearch:
@@ -25,8 +26,8 @@ class PieceSearch:
         self._short = [piece for piece in distinct if len(piece) < _START]
         starts = {int.from_bytes(piece[:_START], "little") for piece in distinct if len(piece) >= _START}
         self._starts = np.array(sorted(starts), dtype=np.uint64)
-        self._table = np.zeros(_TABLE, dtype=np.bool_)  # whether a string starts with these two bytes
-        self._table[self._starts % np.uint64(_TABLE)] = True
+        self._table = np.zeros(_TABLE, dtype=np.bool_)  # whether a string starts with these 20 bits
+        self._table[self._starts & _LOW] = True
 
     def may_contain(self, frame: bytes) -> bool:
         """Return False only if the frame contains none of the byte strings."""
@@ -34,7 +35,7 @@ class PieceSearch:
             return True
         for offset in range(min(_START, len(frame) - _START + 1)):
             words = np.frombuffer(frame, "<u8", (len(frame) - offset) // _START, offset)
-            words = words[self._table[words % np.uint64(_TABLE)]]
-            if len(words) and np.isin(words, self._starts).any():
+            words = words[self._table[words & _LOW]]
+            if len(words) and (self._starts.take(np.searchsorted(self._starts, words), mode="clip") == words).any():
                 return True
         return False

@@ -94,16 +94,18 @@ VARIANTS_OF_SHARES = [name for name in sorted(EXAMPLES) if name.startswith("shar
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path) -> None:
-    """Runs are interrupted after a round and resumed, and the job is repeated with another seed."""
-    repeated = [] if name in VARIANTS_OF_SHARES else [(1, None)]
-    check_debits(name, tmp_path, [(0, cut), (0, None), *repeated])
+    """Runs are interrupted after a round and resumed, and the job is repeated with another seed.
+
+    `test_repeated_jobs_on_shares_debit_what_they_open` does so for other jobs on shares.
+    """
+    whole = name in VARIANTS_OF_SHARES
+    check_debits(name, tmp_path, [(0, None)] if whole else [(0, cut), (0, None), (1, None)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS_OF_SHARES)
 def test_repeated_jobs_on_shares_debit_what_they_open(name: str, tmp_path: Path) -> None:
-    """`test_no_family_opens_a_number_that_was_not_debited` repeats one job on shares."""
-    check_debits(name, tmp_path, [(0, None), (1, None)])
+    check_debits(name, tmp_path, [(0, cut), (0, None), (1, None)])
 
 
 KILLED = """

@@ -72,6 +72,8 @@ SMALLER = {
     "securevfl bench he": "--sizes 32x3 --against phe",
     "securevfl bench sum": "--size 64",
 }
+# programs of pages that train long: what the quick run trains instead; `make soak` runs the page as it is
+SMALLER_JOBS = {"trees": ('vfl.Job(model="trees",', "vfl.Job(model=vfl.Trees(trees=4),")}
 LONG_COMMANDS = re.compile(r"securevfl (audit|bench|compare)\b|python benchmarks/")  # seconds each
 RUN_ELSEWHERE = {"start.md"}  # tests/docs/test_start.py runs it in separate processes
 TRAINS_LONG = {"neural.md", "scale.md"}  # networks, pools of processes, a cluster: the whole page is long
@@ -116,13 +118,15 @@ def run(page: Path, folder: Path, *, long: bool) -> None:
     """Run a page from its top; without the long commands unless requested."""
     names: dict[str, Any] = {"__name__": page.stem}
     sys.modules.pop("shop_net", None)
+    stated, smaller = SMALLER_JOBS.get(page.stem, ("", ""))
+    assert stated in page.read_text(encoding="utf-8")
     for kind, text, why in blocks(page):
         if why:
             continue
         if kind == "toml":
             (folder / "job.toml").write_text(text)
         elif kind == "python":
-            exec(compile(text, page.name, "exec"), names)
+            exec(compile(text if long else text.replace(stated, smaller), page.name, "exec"), names)
         elif kind in ("sh", "console"):
             for line in dict.fromkeys(lines(kind, text)):
                 if covering(line) is None and (long or not LONG_COMMANDS.match(line)):
@@ -146,7 +150,7 @@ def has_long(page: Path) -> bool:
 
 
 QUICK_PAGES = [page for page in PAGES if page.name not in TRAINS_LONG | RUN_ELSEWHERE]
-SOME_LONG = [page for page in PAGES if page.name in TRAINS_LONG or has_long(page)]
+SOME_LONG = [page for page in PAGES if page.name in TRAINS_LONG or page.stem in SMALLER_JOBS or has_long(page)]
 
 
 @pytest.mark.parametrize("page", QUICK_PAGES, ids=lambda page: page.stem)

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -48,21 +49,32 @@ from tests.data.test_partitions import Rooms
 from tests.runtime.test_dask import DASK, Cluster
 
 distributed = pytest.importorskip("distributed")
+dask = pytest.importorskip("dask")
+get_mp_context = distributed.utils.get_mp_context
 
 ROWS, BLOCK, HERE = 1500, 256, "securevfl"
 NAMES, COLUMNS = ("bank", "shop", "telco"), (slice(0, 4), slice(4, 12), slice(12, 16))
 WORK_KINDS = {"chunk_moments", "gram", "block_sums", "block_change", "multiply_block"}
 
 
+@contextmanager
+def local_cluster(**keys: Any) -> Iterator[Any]:
+    """Return a client of worker processes, which are forked from one that has imported what they need."""
+    fork = {"distributed.worker.multiprocessing-method": "forkserver"}
+    with tempfile.TemporaryDirectory() as folder, dask.config.set(fork):
+        get_mp_context().set_forkserver_preload(["distributed", "securevfl.data.partitions", product_work.__name__])
+        with (
+            distributed.LocalCluster(
+                threads_per_worker=1, dashboard_address=None, local_directory=folder, **keys
+            ) as cluster,
+            distributed.Client(cluster) as connection,
+        ):
+            yield connection
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=folder
-        ) as cluster,
-        distributed.Client(cluster) as connection,
-    ):
+    with local_cluster(n_workers=2) as connection:
         yield connection
 
 
@@ -262,18 +274,30 @@ def test_a_worker_that_is_killed_changes_nothing(
 @pytest.mark.parametrize("lost", ["workers", pytest.param("scheduler", marks=pytest.mark.slow)])
 def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(table_folder: Path, lost: str, tmp_path: Path) -> None:
     of = placed_job()
-    paths, cluster = stored(table_folder, NAMES[:2], of), Cluster(tmp_path, nanny=False, workers=1)
-    try:
-        shop = partition_party("shop", paths["shop"], DaskBackend(cluster.client))
-        victims = cluster._started[:1] if lost == "scheduler" else cluster._started[1:]
+    paths = stored(table_folder, NAMES[:2], of)
+    with cluster_that_loses(lost, tmp_path) as (client, kill):
 
         def on_round(done: int, of: int) -> None:
             if done == 1:
-                for victim in victims:
-                    victim.kill()
+                kill()
 
+        shop = partition_party("shop", paths["shop"], DaskBackend(client))
         with raises_code(TransportError, "SVFL-JOB-CLUSTER"):
             vfl.simulate(of, [open_table("bank", paths["bank"]), shop], on_round=on_round)
+
+
+@contextmanager
+def cluster_that_loses(lost: str, folder: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """Return the client of a cluster of one worker, and a function that kills the worker or the scheduler."""
+    if lost == "workers":
+        with local_cluster(n_workers=1) as client:
+            (nanny,) = client.cluster.workers.values()
+            nanny.auto_restart = False
+            yield client, partial(os.kill, nanny.pid, signal.SIGKILL)
+        return
+    cluster = Cluster(folder, nanny=False, workers=1)
+    try:
+        yield cluster.client, cluster._started[0].kill
     finally:
         cluster.close()
 

@@ -37,9 +37,11 @@ class Cluster:
         self._started: list[subprocess.Popen[bytes]] = []
         where = folder / "scheduler.json"
         self.start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(where))
-        for _ in range(workers):
-            options = ["--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(folder)]
-            self.start("worker", "--scheduler-file", str(where), *options, "--nanny" if nanny else "--no-nanny")
+        options = ["--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(folder)]
+        # one process watches all workers; without it each worker is started here
+        watched = [["--nanny", "--nworkers", str(workers)]] if nanny else [["--no-nanny"]] * workers
+        for more in watched:
+            self.start("worker", "--scheduler-file", str(where), *options, *more)
         deadline = time.monotonic() + 120
         while not where.exists() and time.monotonic() < deadline:
             time.sleep(0.05)

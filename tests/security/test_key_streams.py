@@ -23,8 +23,9 @@ from tests.disclosure.test_account import EXAMPLES, example
 
 ENDS = 2  # parties that share a pair key
 ROUNDS = 12
-# variants of "shares" whose rounds are the same: they differ in the loss, or in what is opened after the last round
-SAME_ROUNDS = ("shares, counts", "shares, scores to another", "shares, weights opened")
+# variants of "shares" whose rounds are the same: they differ in the loss, in the columns, or in what is opened after
+# the last round
+SAME_ROUNDS = ("shares, counts", "shares, scores to another", "shares, trees", "shares, weights opened")
 # Keys that are derived again on every use: of public polynomials, of offsets of random features that all parties draw
 # alike, of masks of stored payloads (the numbers of a batch and a version), and of the order of a table.
 READ_AGAIN = (

@@ -30,7 +30,7 @@ from tests.organisations.test_gateway_types import JOB, N, write_tables
 from tests.transport.test_serve import limits
 
 TOKEN = "a token of an application"
-ROWS_A_REQUEST = 10
+ROWS_A_REQUEST = 50
 
 
 @contextmanager
