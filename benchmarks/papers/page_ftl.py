@@ -148,16 +148,24 @@ def _direction(rows: Sequence[Row]) -> str:
     """Return on which lines more local steps with an opening each take less time, as in the paper."""
     by_q = sorted((row for row in rows if not row["one_opening"]), key=lambda row: float(row["q"]))
     names = ", ".join(str(row["q"]) for row in by_q)
-    parts = []
+    falling, rising, fastest = list[float](), list[float](), dict[str, list[float]]()
     for mbps in SLOW_MBPS:
         totals = [_total(row, mbps) for row in by_q]
         falls = all(later < earlier for earlier, later in itertools.pairwise(totals))
+        (falling if falls else rising).append(mbps)
         least = min(rows, key=lambda row, mbps=mbps: _total(row, mbps))
-        parts.append(
-            f"at {mbps:g} Mbps the total {'falls' if falls else 'does not fall'} from each to the next of Q = {names} "
-            f"with an opening for each local step, and is least with Q = {least['q']}, openings: {_openings(least)}"
-        )
-    return f"{'; '.join(parts)}.".replace("at 300", "At 300", 1)
+        fastest.setdefault(f"Q = {least['q']} (openings: {_openings(least)})", []).append(mbps)
+    change = f"falls from each to the next of Q = {names} at {_lines(falling)}" if falling else "falls at no bandwidth"
+    if falling and rising:
+        change += f", but not at {_lines(rising)}"
+    shortest = ", and with ".join(f"{options} at {_lines(mbps)}" for options, mbps in fastest.items())
+    return f"With an opening for each local step, the total {change}. It is least with {shortest}."
+
+
+def _lines(mbps: Sequence[float]) -> str:
+    """Return bandwidths as words, such as "300, 10 and 1 Mbps"."""
+    *others, last = (f"{value:g}" for value in mbps)
+    return f"{', '.join(others)} and {last} Mbps" if others else f"{last} Mbps"
 
 
 def _seconds(row: Row, prefix: str = "") -> list[str]:
