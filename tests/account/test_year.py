@@ -139,7 +139,7 @@ def test_every_score_of_a_year_counts(trainings: int, scores: int) -> None:
 
 
 @pytest.mark.parametrize(("trainings", "scores"), [(1, 10), (3, 300), (4, 300), (12, 5), (12, 1200), (24, 1200)])
-def test_scores_of_one_row_end_in_the_month_that_exceeds_its_bits(trainings: int, scores: int) -> None:
+def test_scores_of_a_row_end_with_its_bits(trainings: int, scores: int) -> None:
     """Only months with scores count, in a plan of any number of trainings."""
     parties = random_parties(rows=ROWS, columns=20, ids=True)
     plan = YearPlan(trainings, compares=False, searched=0, scores=scores)
