@@ -286,7 +286,8 @@ def added(holder_type, columns=4000):
     q, step = parameters.modulus, 2**parameters.profile.drop
     w = [x - q if x > q // 2 else x for x in w]
     values = opened_values(holder, blinded, columns)
-    moved = np.array([int(v) * step - x for v, x in zip(values, w, strict=True)], float)
+    # a value next to q / 2 may be opened as one next to -q / 2
+    moved = np.array([(int(v) * step - x + q // 2) % q - q // 2 for v, x in zip(values, w, strict=True)], float)
     return moved / 2.0**parameters.profile.k
 
 

@@ -71,9 +71,10 @@ def test_one_seed_gives_one_model_up_to_rounding() -> None:
     job = make_job({}, model=vfl.Logistic(pairs=9), **SHORT)
     columns = {party.name: party.X[:500] for party in parties}
     one, other = (vfl.simulate(job, parties).decision(columns)[:, 0] for _ in range(2))
-    # residuals and scores are rounded at random: in 8 runs, scores differed by at most 0.12, and 1 - r by 0.0013
+    # residuals and scores are rounded at random: over pairs of 14 runs, the largest difference of scores has a mean of
+    # 0.096 and a deviation of 0.02, and 1 - r a mean of 0.0011 and a deviation of 0.0005
     assert np.abs(one - other).max() < 0.25
-    assert np.corrcoef(one, other)[0, 1] > 0.997
+    assert np.corrcoef(one, other)[0, 1] > 0.995
 
 
 def test_a_third_party_takes_no_part_in_pairs() -> None:
