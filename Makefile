@@ -11,6 +11,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
+# packages are installed without bytecode, so that Python has to store it, also where it is told to write none
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test quick soak selfcheck docs pages results release ci check wheel-test lock clean fuzz
 
 # what the package itself needs, of the versions of the lock
@@ -20,20 +23,19 @@ $(VENV)/.core: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock --no-build-isolation --editable .
 	touch $@
 
-# and all that its developers use: uv takes a quarter of pip's time. pip reads settings that uv ignores, such as those of
-# a private index, and installs the packages where uv cannot
+# and all that its developers use: uv takes a quarter of pip's time. It ignores pip's settings, so pip installs the packages
+# if these name another index, or if uv fails
 $(VENV)/.installed: $(VENV)/.core
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --requirement requirements.lock \
+	{ ! $(BIN)/python -m pip config list | grep -q '[.]index-url' \
+	    && $(BIN)/uv pip install --quiet --python $(BIN)/python --requirement requirements.lock; } \
 	    || $(BIN)/python -m pip install --quiet --no-compile --requirement requirements.lock
 	touch $@
 
 demo: $(VENV)/.core
 	@$(BIN)/securevfl demo
 
-# processes of tests import the package anew, and pytest rewrites asserts: both are done once, before the workers start,
-# also where Python is told to write no bytecode
-test quick: export PYTHONDONTWRITEBYTECODE =
+# processes of tests import the package anew, and pytest rewrites asserts: both are done once, before the workers start
 # mutants of modules that differ from this commit are all applied, of others one a check
 test: export BASE ?=
 test: $(VENV)/.installed
@@ -45,6 +47,7 @@ quick: $(VENV)/.installed
 	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --quick
 
 soak: $(VENV)/.installed
+	$(BIN)/python -m tests.compiled
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
 	$(BIN)/pytest -n 2 --dist worksteal -m "hypothesis and not slow" --hypothesis-profile=search
 

@@ -78,8 +78,14 @@ class Job(FamilyJob):
         family = self.family
         if not family.supports_model(type(self.model)):
             supported = [name for name, kind in MODELS.items() if family.supports_model(kind)]
+            fits = {
+                name: kind.family
+                for name, kind in OPTIMIZERS.items()
+                if FAMILIES[kind.family]().supports_model(type(self.model))
+            }
             if self.protocol.family is not None:
-                sends_residuals = (self.model.family or self.optimizer.family) in RESIDUAL_FAMILIES
+                other = fits.get(self.optimizer.name) or next(iter(fits.values()), None)
+                sends_residuals = (self.model.family or other) in RESIDUAL_FAMILIES
                 remedy = (
                     'use protocol = "ckks"'
                     if sends_residuals
@@ -89,9 +95,6 @@ class Job(FamilyJob):
                     f"model: protocol.{self.protocol.family} trains {', '.join(supported)} models only: "
                     f"{why_not_on_shares(self.model) or self.model.name + ' is another model'}; {remedy}"
                 )
-            fits = [
-                name for name, kind in OPTIMIZERS.items() if FAMILIES[kind.family]().supports_model(type(self.model))
-            ]
             raise ValueError(
                 f"optimizer: {self.optimizer.name} trains {', '.join(supported)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"

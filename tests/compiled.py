@@ -14,10 +14,11 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import MAGIC_NUMBER, cache_from_source, find_spec, source_hash
-from multiprocessing import Pool, cpu_count
+from multiprocessing import cpu_count
 from pathlib import Path
 
 # pytest has no public function for it; requirements.lock pins its version
@@ -86,10 +87,11 @@ def compile_all(root: Path, folders: Sequence[str] = FOLDERS) -> None:
     """Compile all modules of these folders of the checkout, rewrite those of tests, and load other packages."""
     for folder in folders:
         compileall.compile_dir(root / folder, quiet=1, rx=REWRITTEN, workers=cpu_count())
-    with Pool() as pool:
-        loaded = pool.apply_async(load_packages, (root, folders))
-        pool.map(rewrite, [file for file in sorted((root / "tests").rglob("*.py")) if REWRITTEN.search(str(file))], 8)
-        loaded.get()
+    with ProcessPoolExecutor() as pool:
+        loaded = pool.submit(load_packages, root, folders)
+        tests = [file for file in sorted((root / "tests").rglob("*.py")) if REWRITTEN.search(str(file))]
+        list(pool.map(rewrite, tests, chunksize=8))
+        loaded.result()
 
 
 if __name__ == "__main__":

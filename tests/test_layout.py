@@ -226,9 +226,23 @@ def long_test_names(tree: Iterable[ast.AST]) -> Iterator[Finding]:
             yield node.lineno, node.name
 
 
+def unread_parameters(tree: Iterable[ast.AST]) -> Iterator[Finding]:
+    """Yield the parameters that a test does not read, such as an expected text that it does not compare."""
+    for node in tree:
+        if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
+            continue
+        read = {item.id for statement in node.body for item in ast.walk(statement) if isinstance(item, ast.Name)}
+        for call in node.decorator_list:
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("mark.parametrize"):
+                names = ast.literal_eval(call.args[0])
+                listed = names.split(",") if isinstance(names, str) else names
+                yield from ((node.lineno, name) for name in map(str.strip, listed) if name not in read)
+
+
 @pytest.mark.parametrize(
     ("count", "limit"),
     [
+        (unread_parameters, 0),
         (wording_assertions, MAX_WORDING_ASSERTIONS),
         (private_accesses, MAX_PRIVATE_ACCESSES),
         (patches, MAX_PATCHES),

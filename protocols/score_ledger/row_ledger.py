@@ -179,6 +179,7 @@ class ScoreLedger:
             contents = sorted_digests(
                 self._contents(X[first : min(first + DIGEST_CHUNK_ROWS, count)]) for first in starts if X is not None
             )
+        # all digests were computed before the account is locked, because other sessions wait for it
         # a crash may lose this change; that is safe, because a model without this record scores no row
         with self._file.changing(recorded=False) as tables:
             number = name_id(tables, model.hex())
@@ -187,6 +188,10 @@ class ScoreLedger:
             for digests in contents:
                 add_contents(tables, number, digests)
             record_model(tables, number, iterations)
+
+    def check_writable(self) -> None:
+        """Check that the account can be changed; see `AccountDatabase.check_writable`."""
+        self._file.check_writable()
 
     def knows_model(self, model: bytes) -> bool:
         """Return whether this model has been recorded."""

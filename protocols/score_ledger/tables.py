@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from securevfl.account.database import Tables
+from securevfl.protocols.score_ledger.row_digests import ROW_DIGEST_BYTES
 
 SCORE_TABLES_SQL = """
 CREATE TABLE IF NOT EXISTS names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -71,9 +72,9 @@ _SELECT_TRAINING_ROW = {
 
 
 # One statement with all digests in one parameter (?1, concatenated) is about three times faster than one per digest.
-_SPLIT_DIGESTS = """WITH RECURSIVE starts(start) AS (
-        SELECT 1 WHERE length(?1) > 0 UNION ALL SELECT start + 16 FROM starts WHERE start + 16 < length(?1)),
-    digests(digest) AS (SELECT substr(?1, start, 16) FROM starts)"""
+_SPLIT_DIGESTS = f"""WITH RECURSIVE starts(start) AS (SELECT 1 WHERE length(?1) > 0
+        UNION ALL SELECT start + {ROW_DIGEST_BYTES} FROM starts WHERE start + {ROW_DIGEST_BYTES} < length(?1)),
+    digests(digest) AS (SELECT substr(?1, start, {ROW_DIGEST_BYTES}) FROM starts)"""  # noqa: S608
 _INSERT_TRAINED = f"{_SPLIT_DIGESTS} INSERT OR IGNORE INTO trained SELECT ?2, digest FROM digests"  # noqa: S608
 _INSERT_CONTENTS = f"""{_SPLIT_DIGESTS} INSERT INTO contents SELECT ?2, digest, 1 FROM digests WHERE true
     ON CONFLICT DO UPDATE SET count = count + 1"""  # noqa: S608
@@ -107,14 +108,20 @@ def contains(tables: Tables, table: str, model: int, digest: bytes) -> bool:
     return tables.execute(_SELECT_TRAINING_ROW[table], (model, digest)).fetchone() is not None
 
 
-def add_trained(tables: Tables, model: int, rows: Iterable[bytes]) -> None:
-    """Add digests of the ids of a model's training rows; ascending digests are added fastest."""
-    tables.execute(_INSERT_TRAINED, (b"".join(rows), model))
+def add_trained(tables: Tables, model: int, rows: bytes) -> None:
+    """Add digests of the ids of a model's training rows, concatenated; ascending digests are added fastest."""
+    tables.execute(_INSERT_TRAINED, (_whole_digests(rows), model))
 
 
-def add_contents(tables: Tables, model: int, contents: Iterable[bytes]) -> None:
-    """Add digests of the columns of a model's training rows, with repetitions; ascending ones are added fastest."""
-    tables.execute(_INSERT_CONTENTS, (b"".join(contents), model))
+def add_contents(tables: Tables, model: int, contents: bytes) -> None:
+    """Add digests of the columns of a model's training rows, concatenated and with repetitions."""
+    tables.execute(_INSERT_CONTENTS, (_whole_digests(contents), model))
+
+
+def _whole_digests(digests: bytes) -> bytes:
+    """Return concatenated digests as they are; statements would split those of another length at wrong places."""
+    assert len(digests) % ROW_DIGEST_BYTES == 0, "digests have one length"
+    return digests
 
 
 def record_model(tables: Tables, model: int, iterations: int) -> None:
@@ -152,12 +159,12 @@ def use_up_everything(tables: Tables) -> None:
 
 def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:
     """Increase the counter of this kind (`EVALUATION` or `RANGE_COUNT`) by one for each row."""
-    tables.execute(_INCREMENT_COUNTS, (b"".join(sorted(rows)), kind))
+    tables.execute(_INCREMENT_COUNTS, (_whole_digests(b"".join(sorted(rows))), kind))
 
 
 def max_count(tables: Tables, rows: Iterable[bytes], kind: int) -> int:
     """Return the largest value of this kind of counter (`EVALUATION` or `RANGE_COUNT`) over these rows."""
-    (count,) = tables.execute(_SELECT_MAX_COUNT, (b"".join(rows), kind, ANY_ROW)).fetchone()
+    (count,) = tables.execute(_SELECT_MAX_COUNT, (_whole_digests(b"".join(rows)), kind, ANY_ROW)).fetchone()
     return count or 0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 COLUMN_GAP = 2  # number of blanks between the columns of a table
 RULE = "\u2500"
-_OTHER_BLANKS = re.compile(r"[\t\n\v\f\r]|  |^ | $")  # anything but single blanks between words
+_OTHER_BLANKS = re.compile(r"[^\S ]|  |^ | $")  # anything but single blanks between words
 
 
 def paragraph(text: str, width: int, *, indent: str = "", hang: str | None = None) -> list[str]:

@@ -265,13 +265,14 @@ def _party_year(party: Party, runs: Sequence[_Run], ledger: DisclosureLedger | N
         year.row_bits = min(year.row_bits, information.bits)
         year.row_share = year.row_bits / information.bits
         model_bits = runs[-1].job.family.score_bits(runs[-1].job, runs[-1].facts.shape) * runs[-1].facts.shape.outputs
-        allowed = int(information.bits * SCORE_BIT_BUDGET // model_bits) if model_bits and score_bits else MONTHS
-        if allowed < MONTHS and score_bits:
+        months = [run.name for run in runs if run.scores]
+        allowed = int(information.bits * SCORE_BIT_BUDGET // model_bits) if model_bits else len(months)
+        if score_bits and allowed < len(months):
             reason = (
                 f"a new row may be scored by {allowed} of the year's models, because all scores of a row disclose at "
                 f"most {SCORE_BIT_BUDGET:.0%} of its bits"
             )
-            year.refusals.append((f"scores of the same row from month {allowed + 1} on", reason))
+            year.refusals.append((f"scores of the same row from {months[allowed]} on", reason))
     year.totals = list(_totals(counted))
     return year
 

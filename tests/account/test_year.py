@@ -14,6 +14,7 @@ from securevfl.consent.settle_job import settle_job
 from securevfl.disclosure.ledger import DisclosureLedger, total_of, total_to
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, Limit
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET
 from securevfl.training.year_forecast import YearForecast, YearPlan, forecast_year
 from tests.builders import raises_code, random_parties, write_tables
 
@@ -135,3 +136,19 @@ def test_every_score_of_a_year_counts(trainings: int, scores: int) -> None:
         (shop,) = (year for year in forecast_year(JOB, parties, plan=plan).parties if year.party == "shop")
         bits.append(shop.bits)
     assert bits[1] - bits[0] == scores * JOB.family.score_bits(JOB, pooled_run_facts(JOB, parties).shape) > 0
+
+
+@pytest.mark.parametrize(("trainings", "scores"), [(1, 10), (3, 300), (4, 300), (12, 5), (12, 1200), (24, 1200)])
+def test_scores_of_a_row_end_with_its_bits(trainings: int, scores: int) -> None:
+    """Only months with scores count, in a plan of any number of trainings."""
+    parties = random_parties(rows=ROWS, columns=20, ids=True)
+    plan = YearPlan(trainings, compares=False, searched=0, scores=scores)
+    (shop,) = (year for year in forecast_year(JOB, parties, plan=plan).parties if year.party == "shop")
+    shape = pooled_run_facts(JOB, parties).shape
+    allowed = int(shape.information["shop"].bits * SCORE_BIT_BUDGET // JOB.family.score_bits(JOB, shape))
+    assert allowed == 3
+    months = [
+        month for month in range(1, trainings + 1) if scores * month // trainings > scores * (month - 1) // trainings
+    ]
+    expected = [f"scores of the same row from month {month} on" for month in months[allowed : allowed + 1]]
+    assert [when for when, _ in shop.refusals if "same row" in when] == expected

@@ -99,20 +99,18 @@ def test_columns_that_say_too_little_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"prepare": {"woe": {"rows": 5}}}, r"prepare\.woe\.rows: .*greater than or equal to 20"),
-        (
-            {"prepare": {"woe": {}, "bins": 5}},
-            r"prepare.*woe: parts columns into bins of its own; leave clip, bins and codes",
-        ),
-        ({"model": "softmax"}, "prepare.woe: a loss of two classes was expected, softmax is none"),
-        ({"protocol": {"shares": {}}}, "prepare.woe: shares tell nobody how many rows .*use prepare = { bins = 10 }"),
+        ({"prepare": {"woe": {"rows": 5}}}, "prepare.woe.rows: should be greater than or equal to 20"),
+        ({"prepare": {"woe": {}, "bins": 5}}, "prepare.woe: divides columns into bins itself; leave out clip, bins"),
+        ({"model": "softmax"}, "prepare.woe: softmax loss does not have two classes"),
+        ({"protocol": {"shares": {}}}, "which shares do not disclose; use prepare = { bins = 10 }"),
         (
             {"protocol": {"residual": {"name": "open", "defence": {"name": "rounding"}}}},
-            "prepare.woe: a defence blurs residuals and not the classes in bins",
+            "prepare.woe: a defence adds noise to residuals, but",
         ),
     ],
 )
 def test_what_has_no_use_for_it_says_so(options: dict[str, object], says: str) -> None:
     defaults: dict[str, object] = {"model": "logistic", "optimizer": {"name": "fedbcd", "lr": 0.1}, "protocol": "ckks"}
-    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION") as refused:
         vfl.Job(**defaults | {"prepare": {"woe": {}}} | options)
+    assert says in str(refused.value)

@@ -10,7 +10,7 @@ import pytest
 from securevfl.display.text_layout import paragraph
 
 
-@pytest.mark.parametrize("letters", ["aab- é", "aaaa ", "ab \t\n"])
+@pytest.mark.parametrize("letters", ["aab- é", "aaaa ", "ab \t\n", "a \xa0\u2003"])
 @pytest.mark.parametrize("hang", [None, "", "    "])
 def test_lines_are_those_of_textwrap(letters: str, hang: str | None) -> None:
     """Texts are empty, shorter than a line, of long words, and of several blanks; indents exceed the width."""

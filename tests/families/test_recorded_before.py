@@ -86,6 +86,22 @@ def test_a_model_is_returned_after_every_ledger_has_it(monkeypatch: pytest.Monke
     assert len(recorded) == 2
 
 
+def test_a_ledger_that_cannot_be_written_ends_the_run_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_writable(self: ScoreLedger) -> None:
+        raise StorageError(Path("scores"), OSError(errno.ENOSPC, "No space left on device"))
+
+    replace_in_ledger(monkeypatch, check_writable)
+    opened = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event.message, LossSum):
+            opened.append(event)
+
+    with pytest.raises(StorageError):
+        vfl.simulate(make_job(SHARES_JOB, batch_size="all"), vfl.datasets.breast_cancer(2), workers=1, observe=watch)
+    assert not opened
+
+
 def test_no_model_is_returned_if_the_ledger_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     def record_model(*arguments: Any) -> None:
         raise StorageError(Path("scores"), OSError(errno.ENOSPC, "No space left on device"))

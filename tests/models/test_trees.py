@@ -313,32 +313,34 @@ def test_a_score_of_no_use_keeps_its_column() -> None:
 @pytest.mark.parametrize(
     ("keys", "remedy"),
     [
-        ({"protocol": "ckks"}, r"set protocol\.shares"),
-        ({"protocol": "open"}, r"set protocol\.shares"),
-        ({"protocol": vfl.Protocol(sum="pairwise", residual="ckks")}, r"set protocol\.shares"),
+        ({"protocol": "ckks"}, "add a section [protocol.shares]"),
+        ({"protocol": "open"}, "add a section [protocol.shares]"),
+        ({"protocol": vfl.Protocol(sum="pairwise", residual="ckks")}, "add a section [protocol.shares]"),
         ({"scale": "robust"}, "leave scale out"),
-        ({"optimizer": vfl.BlockDescent(ridge=0.1)}, r"set model\.ridge"),
-        ({"prepare": {"texts": "codes"}}, "codes"),
+        ({"optimizer": vfl.BlockDescent(ridge=0.1)}, "set model.ridge"),
+        ({"prepare": {"texts": "codes"}}, 'use "one_hot"'),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_remedy(keys: dict[str, Any], remedy: str) -> None:
-    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION") as refused:
         trees_job(**keys)
+    assert remedy in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("keys", "remedy"),
     [
-        ({"trees": 400}, "at most 341 trees of depth 4"),
-        ({"trees": 513, "boosted_score": False}, "at most 512 trees"),
-        ({"depth": 9}, "at most 8"),
-        ({"bins": 256}, "at most 255"),
-        ({"ridge": 0.0}, "ridge"),
+        ({"trees": 400}, "at most 341 for depth 4"),
+        ({"trees": 513, "boosted_score": False}, "at most 512 for depth 4"),
+        ({"depth": 9}, "less than or equal to 8"),
+        ({"bins": 256}, "less than or equal to 255"),
+        ({"ridge": 0.0}, "from 0.0001 to 1000"),
     ],
 )
 def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any], remedy: str) -> None:
-    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION") as refused:
         vfl.Trees(**keys)
+    assert remedy in str(refused.value)
 
 
 def test_as_many_weights_as_labels_are_not_opened() -> None:

@@ -195,9 +195,9 @@ def test_sorted_digests_of_many_rows_lose_none(rows: int) -> None:
     """A training row that is missing from the ledger would be scored."""
     octets = np.random.default_rng(0).bytes(ROW_DIGEST_BYTES * rows)
     digests = [octets[start : start + ROW_DIGEST_BYTES] for start in range(0, len(octets), ROW_DIGEST_BYTES)]
-    lists = list(sorted_digests([digests[: rows // 3], [], digests[rows // 3 :]]))
-    assert [digest for chunk in lists for digest in chunk] == sorted(digests)
-    assert all(len(chunk) <= DIGEST_CHUNK_ROWS for chunk in lists)
+    blocks = sorted_digests([digests[: rows // 3], [], digests[rows // 3 :]])
+    assert b"".join(blocks) == b"".join(sorted(digests))
+    assert all(len(block) <= ROW_DIGEST_BYTES * DIGEST_CHUNK_ROWS for block in blocks)
 
 
 def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -> None:

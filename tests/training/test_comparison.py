@@ -192,15 +192,16 @@ def test_three_parties_are_compared(comparison: Comparison) -> None:
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        (vfl.Job(model=vfl.Logistic(), protocol="ckks"), "on shares"),
+        (vfl.Job(model=vfl.Logistic(), protocol="ckks"), "must use secret shares"),
         (vfl.Job(model=vfl.OneVsRest()), "two classes"),
         (vfl.Job(model=vfl.Square()), "two classes"),
-        (vfl.Job(model=vfl.Logistic(), test_fraction=0.0), "held out"),
+        (vfl.Job(model=vfl.Logistic(), test_fraction=0.0), "held-out rows, and this job has none"),
     ],
 )
 def test_jobs_that_cannot_be_compared_are_refused(job: vfl.Job, says: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as refused:
         vfl.compare(job, tables(200))
+    assert says in str(refused.value)
 
 
 def test_ledgers_admit_all_models_before_anything_is_disclosed(tmp_path: Path) -> None:

@@ -134,19 +134,17 @@ def test_weights_are_sealed_like_any_residual() -> None:
 @pytest.mark.parametrize(
     ("weights", "says"),
     [
-        ({"classes": {"no": 1, "yes": 500}, "max_weight": 2}, "at most 2 times their mean .* set weights.max_weight"),
-        ({"classes": {"no": 1, "yes": 500}, "max_weight": 2}, "set weights.max_weight to 8,"),
-        ({"classes": {"no": 1}}, "a weight for each class was expected, yes has none"),
-        (
-            {"classes": {"no": 1, "Yes": 5}},
-            "weights.classes: of the classes .*no, .*yes|yes, no was expected, Yes came",
-        ),
-        ({"column": "z"}, "a column z of numbers was expected"),
+        ({"classes": {"no": 1, "yes": 500}, "max_weight": 2}, "a row weighs more than 2 times the mean"),
+        ({"classes": {"no": 1, "yes": 500}, "max_weight": 2}, "Set weights.max_weight to 8,"),
+        ({"classes": {"no": 1}}, "no weight for the classes yes"),
+        ({"classes": {"no": 1, "Yes": 5}}, "weights.classes names Yes, and the labels have the classes no, yes"),
+        ({"column": "z"}, "column 'z' cannot be used as weights"),
     ],
 )
 def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> None:
-    with pytest.raises(errors.DataError):
+    with pytest.raises(errors.DataError) as refused:
         vfl.simulate(fedbcd_job(weights=weights, epochs=1), weighted_parties())
+    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize(

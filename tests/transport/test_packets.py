@@ -32,16 +32,16 @@ def test_each_packet_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packet", "says"),
+    "packet",
     [
-        (b"\xc1", "malformed"),
-        (b"", "malformed"),
-        (encode_message(GREETING)[:-1], "malformed"),
-        (FRAME.replace(b"Frame", b"frame"), "malformed"),
-        (encode_message(Abort("failed", party="x" * MAX_HANDSHAKE_BYTES)), "at most"),
+        b"\xc1",
+        b"",
+        encode_message(GREETING)[:-1],
+        FRAME.replace(b"Frame", b"frame"),
+        encode_message(Abort("failed", party="x" * MAX_HANDSHAKE_BYTES)),
     ],
 )
-def test_what_is_none_of_them_is_refused(packet: bytes, says: str) -> None:
+def test_what_is_none_of_them_is_refused(packet: bytes) -> None:
     with raises_code(FrameError, "SVFL-FRAME"):
         decode_packet("bank", "shop", packet)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -302,7 +303,13 @@ class SharesParticipant(Participant):
         """Measure the loss of the model, or all metrics of the final model, together with the other parties."""
         if self._state is None:
             return Measurement()
-        return self._measurements.measure(loss, data, self._state, rounds, last=last)
+        try:
+            return self._measurements.measure(loss, data, self._state, rounds, last=last)
+        except BaseException:
+            if self._recording is not None:
+                with suppress(Exception):  # the error of the measurement ends the run
+                    self._recording.join()
+            raise
 
     @cached_property
     def _measurements(self) -> Measurements:
@@ -788,7 +795,8 @@ class SharesParticipant(Participant):
     def _end(self) -> None:
         """End the training: open weights to the parties that the job names, and record the model in the ledger.
 
-        The record of many rows takes long, so a thread writes it during the last evaluation.
+        The record of many rows takes long, so a thread writes it during the last evaluation. A ledger that cannot be
+        written ends the run before that.
         """
         shares = self._state
         assert shares is not None, "the model has been trained"
@@ -798,6 +806,7 @@ class SharesParticipant(Participant):
         wait_for_all(self._context)
         self._state = shares = opened_weights.open_weights(self._context, params, shares, levels, permit, learners)
         if not self._context.resources.simulated:
+            self.ledger.check_writable()
             self._recording = BackgroundTask(self._context.channel, self._store_model, "ledger")
         if self._context.me in learners:
             theta = params.rule_of(self._context.me).result(shares.own_share, shares.iterations)
