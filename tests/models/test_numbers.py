@@ -106,9 +106,9 @@ def pooled_badness(name: str) -> float:
 
 
 MOST = {"open": 0.002, "sealed": 0.002, "shares": 0.005}
-# rounded outputs move the six coefficients of this loss: .0009 in the mean of 14 runs, so .00015 a degree of freedom,
-# and beyond .01 in fewer than one run of 1e9
-MOVED = {("negative_binomial", "sealed"): 0.01}
+# rounded outputs change the coefficients of this loss: in 14 runs by .0016 in the mean, with a deviation of .0023 and
+# by at most .0096; an exponential distribution of mean .0023 exceeds .05 in one run of 1e9
+MOVED = {("negative_binomial", "sealed"): 0.05}
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,8 @@ def test_the_cost_of_a_job_is_independent_of_its_overlap() -> None:
     job, tables = JOBS["shares"].model_copy(update={"epochs": 20}), parties_with_server("shares")
     network = Network(mbps=1.0, rtt_ms=400)
     totals = [vfl.simulate(job, tables, network=network).costs.total for _ in range(3)]
-    assert max(totals) <= 1.05 * min(totals)
+    # 35.8 to 37.6 s in 20 runs: messages of two threads may be sent in another order, which changes some round trips
+    assert max(totals) <= 1.1 * min(totals)
 
 
 ENCRYPTED: dict[str, vfl.Job] = {
