@@ -81,7 +81,7 @@ results: $(VENV)/.installed
 release: $(VENV)/.installed
 	bash .ci/release $(BIN)
 
-# checks and pages are made beside the tests, which leave a fifth of two cores idle
+# checks and pages are made beside the tests, which leave a part of two cores idle
 ci: $(VENV)/.installed
 	$(MAKE) -j 2 test check docs wheel-test
 

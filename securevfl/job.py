@@ -84,8 +84,8 @@ class Job(FamilyJob):
                 if FAMILIES[kind.family]().supports_model(type(self.model))
             }
             if self.protocol.family is not None:
-                other = fits.get(self.optimizer.name) or next(iter(fits.values()), None)
-                sends_residuals = (self.model.family or other) in RESIDUAL_FAMILIES
+                fitting = fits.get(self.optimizer.name) or next(iter(fits.values()), None)
+                sends_residuals = (self.model.family or fitting) in RESIDUAL_FAMILIES
                 remedy = (
                     'use protocol = "ckks"'
                     if sends_residuals

@@ -179,8 +179,8 @@ class ScoreLedger:
             contents = sorted_digests(
                 self._contents(X[first : min(first + DIGEST_CHUNK_ROWS, count)]) for first in starts if X is not None
             )
-        # all digests were computed before the account is locked, because other sessions wait for it
-        # a crash may lose this change; that is safe, because a model without this record scores no row
+        # The digests are computed before the account is locked, because other sessions wait for the lock. A crash may
+        # lose this change; that is safe, because a model without this record scores no row.
         with self._file.changing(recorded=False) as tables:
             number = name_id(tables, model.hex())
             for digests in rows:

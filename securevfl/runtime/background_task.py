@@ -17,7 +17,7 @@ class BackgroundTask(Generic[T]):
 
     The thread's time is measured on a separate path (`Clock.fork`); `join` continues with the longer of both paths. An
     error in the thread ends all waits on the channel, so that no other thread of the party waits in vain, and `join`
-    raises it. When the party stops, the thread stops at its next operation on the channel.
+    raises it. When the party stops, the thread stops at its next operation on the channel, or when its work is done.
 
     Args:
         channel: the party's channel.

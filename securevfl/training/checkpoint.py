@@ -245,7 +245,7 @@ class Checkpoints:
         (self.folder / self._name(job, "evaluations")).unlink(missing_ok=True)
         self.reopen(job)
         # remove incomplete files of a process that was killed while it wrote them
-        for draft in self.folder.glob(f".{self._party}.{job.hex()[:16]}.*.json.*"):
+        for draft in self.folder.glob(f".{self._prefix(job)}.*.json.*"):
             draft.unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
@@ -258,7 +258,11 @@ class Checkpoints:
         suffix = {FINISHED_ROUND: "final", "begun": "begun", "evaluations": "evaluations"}.get(
             rounds, f"round-{rounds}"
         )
-        return f"{self._party}.{job.hex()[:16]}.{suffix}.json"
+        return f"{self._prefix(job)}.{suffix}.json"
+
+    def _prefix(self, job: bytes) -> str:
+        """Return the beginning of the names of all files of a job."""
+        return f"{self._party}.{job.hex()[:16]}"
 
 
 def common_round(saved: Sequence[Sequence[int]]) -> int | None:

@@ -98,8 +98,8 @@ def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path
 
     `test_repeated_jobs_on_shares_debit_what_they_open` does so for other jobs on shares.
     """
-    whole = name in VARIANTS_OF_SHARES
-    check_debits(name, tmp_path, [(0, None)] if whole else [(0, cut), (0, None), (1, None)])
+    runs_once = name in VARIANTS_OF_SHARES
+    check_debits(name, tmp_path, [(0, None)] if runs_once else [(0, cut), (0, None), (1, None)])
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ SMALLER = {
     "securevfl bench he": "--sizes 32x3 --against phe",
     "securevfl bench sum": "--size 64",
 }
-# programs of pages that train long: what the quick run trains instead; `make soak` runs the page as it is
+# programs of pages that train long, with the smaller training of the quick run; `make soak` runs the page as it is
 SMALLER_JOBS = {"trees": ('vfl.Job(model="trees",', "vfl.Job(model=vfl.Trees(trees=4),")}
 LONG_COMMANDS = re.compile(r"securevfl (audit|bench|compare)\b|python benchmarks/")  # seconds each
 RUN_ELSEWHERE = {"start.md"}  # tests/docs/test_start.py runs it in separate processes

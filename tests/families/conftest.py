@@ -1,4 +1,4 @@
-"""A fixture with which the parties of a simulation keep score ledgers, as between organisations."""
+"""A fixture that lets the parties of a simulation keep score ledgers, as organisations do."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ WORK_KINDS = {"chunk_moments", "gram", "block_sums", "block_change", "multiply_b
 
 @contextmanager
 def local_cluster(**keys: Any) -> Iterator[Any]:
-    """Return a client of worker processes, which are forked from one that has imported what they need."""
+    """Return a client of worker processes, which are forked from one with all their modules."""
     fork = {"distributed.worker.multiprocessing-method": "forkserver"}
     with tempfile.TemporaryDirectory() as folder, dask.config.set(fork):
         get_mp_context().set_forkserver_preload(["distributed", "securevfl.data.partitions", product_work.__name__])

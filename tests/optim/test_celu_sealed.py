@@ -123,7 +123,7 @@ def test_leak_checks_count_every_gradient_that_is_opened() -> None:
 @pytest.mark.parametrize("W", [1, 2, 5])
 @pytest.mark.parametrize(("model", "xi"), [(vfl.Logistic(), 60.0), (vfl.Neural(), None), (vfl.Neural(), 60.0)])
 def test_longer_runs_open_no_less(model: vfl.Logistic, xi: float | None, W: int) -> None:
-    """More uses of an exchange, or more batches, open at least as many products, also beyond the exact count."""
+    """More uses of an exchange, or more batches, open no fewer products, also beyond the exact count."""
     for batches in (range(11), range(12)):
         counts = [vfl.CeluVFL(lr=0.1, R=R, W=W, xi=xi).count_openings(model, batches) for R in (2, 5, 10_000)]
         assert counts == sorted(counts)

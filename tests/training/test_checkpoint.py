@@ -198,13 +198,13 @@ def test_a_cleared_training_leaves_no_file(same_run: bool, tmp_path: Path) -> No
             store.evaluations(job).store(10, Measurement({"loss": 0.5}))
             store.finish(job, part)
     stored = {path.name for path in tmp_path.iterdir()}
-    own = {name for name in stored if name.startswith(f"shop.{bytes(8).hex()}.")}
-    assert len(stored) == 4 * len(own) == 4 * 4
-    for name in own:  # a process that is killed leaves an incomplete file
+    own_files = {name for name in stored if name.startswith(f"shop.{bytes(8).hex()}.")}
+    assert len(stored) == 4 * len(own_files) == 4 * 4
+    for name in own_files:  # a process that is killed leaves an incomplete file
         (tmp_path / f".{name}.123").touch()
     stores[0].clear(jobs[0], same_run=same_run)
-    left = {path.name for path in tmp_path.iterdir()} - (stored - own)
-    assert left == ({name for name in own if "begun" in name} if same_run else set())
+    left = {path.name for path in tmp_path.iterdir()} - (stored - own_files)
+    assert left == ({name for name in own_files if "begun" in name} if same_run else set())
     assert stores[0].evaluations(jobs[0]).numbers == stores[0].rounds(jobs[0]) == ()
     for store, job in ((stores[0], jobs[1]), (stores[1], jobs[0]), (stores[1], jobs[1])):
         assert store.evaluations(job).numbers == (10,)

@@ -19,7 +19,7 @@ MAX_CHUNK_EPOCHS = 40
 MIN_CHUNK_ITERATIONS = 8
 FIRST_CHUNK_SHARE = 7
 """The number of rows of all iterations, divided by this number, is about that of the first chunk. Two further chunks,
-with twice and four times as many, then contain most of the other rows."""
+with two and four times this number, then contain most of the other rows."""
 
 
 def chunk_ends(job: SharesJob, rows: int, outputs: int) -> tuple[int, ...]:
