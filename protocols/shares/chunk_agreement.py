@@ -41,7 +41,8 @@ class ChunkAgreement(NamedTuple):
 
     Attributes:
         usable: whether all parties have the same unused chunk with this number.
-        on_disk: whether any party stores chunks on disk, so that a new chunk must be complete before it is used.
+        on_disk: whether all parties store chunks on disk. A new chunk is then complete before it is used, so that
+            later sessions can use it. Otherwise no later session can, because some party will have lost its part.
     """
 
     usable: bool
@@ -63,14 +64,14 @@ def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iter
         iterations: the number of iterations that the chunk must have.
 
     Returns:
-        Whether all parties have the same unused chunk with this number, and whether any stores chunks on disk.
+        Whether all parties have the same unused chunk with this number, and whether all of them store chunks on disk.
     """
     local = ChunkName(phase.usable_chunk(number, iterations), phase.store.on_disk)
     chunks = [local, *_exchange(context, local)]
     usable = bool(local.name) and len({chunk.name for chunk in chunks}) == 1
     if not usable:
         phase.drop_from(number)
-    return ChunkAgreement(usable, any(chunk.on_disk for chunk in chunks))
+    return ChunkAgreement(usable, all(chunk.on_disk for chunk in chunks))
 
 
 def wait_for_all(context: PartyContext) -> None:

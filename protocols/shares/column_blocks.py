@@ -7,6 +7,7 @@ for c model outputs per row. An iteration needs the products X @ theta and W^T g
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ _WIDE_COLUMNS = 512  # from this number of columns on, computing X @ P takes lon
 _CACHE_BYTES_WIDE = 1 << 29  # bytes of the cache for `_WIDE_COLUMNS` or more columns
 _ROWS_PER_ENCODING = 4096  # number of rows that are encoded at a time, to limit memory
 
+_FactorKey = tuple[RowBlock, bool]  # a block, and whether the matrix is its W and not its X
+
 
 class ColumnBlocks(ABC):
     """Interface to one party's feature columns, by row block, independent of where they are stored.
@@ -37,8 +40,16 @@ class ColumnBlocks(ABC):
     remote = False
 
     @abstractmethod
-    def integers(self, block: RowBlock) -> tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]:
-        """Return the columns X and the steps W (n, d) of a block's n rows, to multiply them with ciphertexts."""
+    def factor(self, block: RowBlock, *, steps: bool) -> Integers | RemoteFactor:
+        """Return a matrix (n, d) to multiply it with ciphertexts.
+
+        Args:
+            block: the block of n rows.
+            steps: True for the block's steps W, False for its columns X.
+
+        Returns:
+            The matrix as integers, or an object for a matrix that other processes store.
+        """
 
     @abstractmethod
     def sums(self, block: RowBlock, theta: Words) -> Words:
@@ -101,48 +112,49 @@ class LocalColumns(ColumnBlocks):
         folder: Path | None = None,
     ) -> None:
         self._encoding, self._rate, self._X, self._P = encoding, rate, X, P
-        self._spill_file = None if folder is None else SpillFile[RowBlock](folder)
+        self._spill_file = None if folder is None else SpillFile[_FactorKey](folder)
         self._ring = ShareRing(encoding.bits)
-        self._integer_cache: dict[RowBlock, tuple[Integers, Integers]] = {}
-        self._factor_cache: dict[RowBlock, tuple[IntegerFactor, IntegerFactor]] = {}
+        self._integer_cache: dict[_FactorKey, Integers] = {}
+        self._float_cache: dict[_FactorKey, IntegerFactor] = {}
         # with a preconditioner P, each entry of W takes d multiplications, so more blocks are cached if d is large
         wide = P is not None and len(P) >= _WIDE_COLUMNS
         in_memory = _CACHE_BYTES_WIDE if wide else _CACHE_BYTES
         self._free_bytes = in_memory if folder is None else _CACHE_BYTES_WITH_SPILL
 
-    def integers(self, block: RowBlock) -> tuple[Integers, Integers]:
-        """Return X and W (n, d) of a block, from memory or the temporary file if they were computed before."""
-        if block in self._integer_cache:
-            return self._integer_cache[block]
-        if self._spill_file is not None and (stored := self._spill_file.get(block)) is not None:
-            X, W = stored
-            return X, W
+    def factor(self, block: RowBlock, *, steps: bool) -> Integers:
+        """Return X or W (n, d) of a block, from memory or the temporary file if they were computed before."""
+        if (cached := self._integer_cache.get((block, steps))) is not None:
+            return cached
+        if self._spill_file is not None and (stored := self._spill_file.get((block, steps))) is not None:
+            return stored[0]
         factors = self._integers(block)
+        keys: list[_FactorKey] = [(block, False), (block, True)]
         if (size := factors[0].nbytes + factors[1].nbytes) <= self._free_bytes:
             self._free_bytes -= size
-            self._integer_cache[block] = factors
+            self._integer_cache.update(zip(keys, factors, strict=True))
         elif self._spill_file is not None:
-            self._spill_file.put(block, factors)
-        return factors
-
-    def factors(self, block: RowBlock) -> tuple[IntegerFactor, IntegerFactor]:
-        """Return X and W (n, d) of a block as floats, for exact products with integers modulo 2^L."""
-        if block in self._factor_cache:
-            return self._factor_cache[block]
-        X, W = self.integers(block)
-        factors = IntegerFactor(self._ring, X), IntegerFactor(self._ring, W)
-        if 16 * X.size <= self._free_bytes:  # X and W as floats take 8 bytes per entry each
-            self._free_bytes -= 16 * X.size
-            self._factor_cache[block] = factors
-        return factors
+            for key, integers in zip(keys, factors, strict=True):
+                self._spill_file.put(key, [integers])
+        return factors[steps]
 
     def sums(self, block: RowBlock, theta: Words) -> Words:
         """Return the product X @ theta (n, c) for the n rows of a block."""
-        return self.factors(block)[0].times(theta)
+        return self._float_factor(block, steps=False).times(theta)
 
     def change(self, block: RowBlock, g: Words) -> Words:
         """Return the product W^T g (d, c) for the n rows of a block."""
-        return self.factors(block)[1].transpose_times(g)
+        return self._float_factor(block, steps=True).transpose_times(g)
+
+    def _float_factor(self, block: RowBlock, *, steps: bool) -> IntegerFactor:
+        """Return X or W (n, d) of a block as floats, for exact products with integers modulo 2^L."""
+        if (cached := self._float_cache.get((block, steps))) is not None:
+            return cached
+        factor = IntegerFactor(self._ring, self.factor(block, steps=steps))
+        size = 8 * math.prod(factor.shape)  # an entry is a float of 8 bytes
+        if size <= self._free_bytes:
+            self._free_bytes -= size
+            self._float_cache[block, steps] = factor
+        return factor
 
     def _integers(self, block: RowBlock) -> tuple[Integers, Integers]:
         rows = self._X(block.batch)

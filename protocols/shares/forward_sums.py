@@ -107,7 +107,7 @@ class ForwardSums:
         factors: list[Integers | RemoteFactor]
         if isinstance(X, RemoteColumns):
             h = np.concatenate([X.sums(block, self._theta) for block in blocks])
-            factors = [X.integers(block)[0] for block in blocks]
+            factors = [X.factor(block, steps=False) for block in blocks]
         else:
             encoding = self._params.encoding
             chunks = (X[row : row + _ROWS_PER_ENCODING] for row in range(0, len(X), _ROWS_PER_ENCODING))

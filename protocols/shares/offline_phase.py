@@ -60,8 +60,10 @@ from securevfl.runtime import eventlog
 
 _MAX_PENDING_VALUES = 1 << 19  # maximum number of entries of psi whose products are computed at once, to limit memory
 
-Factors = Callable[[RowBlock], tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]]
-"""A function that returns X and W (n, d) of a block of n rows."""
+Factors = Callable[..., Integers | RemoteFactor]
+"""A function of a `RowBlock` and of the keyword `steps`. It returns the steps W (n, d) of the block's n rows if `steps`
+is True, and their columns X otherwise."""
+
 
 ByBatch = dict[int, Words]
 ByBlock = dict[int, Words]
@@ -152,7 +154,7 @@ class OfflinePhase:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the parameters of the training on which all parties agree (shares_params.py).
         scheme: the encryption scheme of the products.
-        factors: returns the matrices X and W (n, d) of a block.
+        factors: returns the matrix X or W (n, d) of a block.
         store: stores the precomputed material.
         remote: whether other processes store X and W.
         base: base transfers, the slow transfers from which all others are derived. They must exist before the offline
@@ -582,8 +584,8 @@ class OfflinePhase:
         """
 
         def factor(block: int) -> Integers | RemoteFactor:
-            X, W = self._factors(self._params.blocks[block])
-            return X.T if purpose else W
+            rows = self._params.blocks[block]
+            return self._factors(rows, steps=False).T if purpose else self._factors(rows, steps=True)
 
         several_blocks = max(self._params.rows) > self._params.block
         cache = self._caches[purpose] if self._params.chunks > 1 and not several_blocks else None

@@ -173,9 +173,9 @@ class RemoteColumns(ColumnBlocks):
         """Return the shape (n, d) of a batch."""
         return self._located(batch)[0]
 
-    def integers(self, block: RowBlock) -> tuple[RemoteFactor, RemoteFactor]:
-        """Return X and W (n, d) of a block, for products with ciphertexts at the workers."""
-        return _BlockFactor(self, block, steps=False), _BlockFactor(self, block, steps=True)
+    def factor(self, block: RowBlock, *, steps: bool) -> RemoteFactor:
+        """Return X or W (n, d) of a block, for products with ciphertexts at the workers."""
+        return _BlockFactor(self, block, steps)
 
     def sums(self, block: RowBlock, theta: Words) -> Words:
         """Return X @ theta (n, c) for the n rows of a block, and request the next blocks, which are needed soon."""

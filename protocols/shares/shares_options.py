@@ -51,7 +51,7 @@ class Shares(MessageProtocol):
     """Scaled columns are clipped to [-clip, clip]."""
     chunk: int | None = Field(default=None, ge=1, le=10_000)
     """Number of epochs for which preprocessing is computed at once. Default: few epochs at first, then at most twice
-    the rows of the chunk before, 40 epochs and half a GiB. If it is set, rows out of range are counted after each."""
+    the rows of the chunk before, 40 epochs and 2 GiB. If it is set, rows out of range are counted after each."""
 
     metrics: Literal["pairs", "loss"] = "pairs"
     """What the final evaluation opens: "loss" opens one sum of losses; "pairs" also opens one pair of a rounded score

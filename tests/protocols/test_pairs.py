@@ -127,7 +127,7 @@ def trained(case: Case, context: PartyContext, session: SharesSession) -> tuple[
     X = case.X[context.me]
     columns = LocalColumns(case.params.encoding, RATE, lambda k: X[case.batches[k]])
     pairs = case.shared(session)
-    offline = OfflinePhase(context, case.params, case.scheme, columns.integers, MemoryStore(), pairs=pairs)
+    offline = OfflinePhase(context, case.params, case.scheme, columns.factor, MemoryStore(), pairs=pairs)
     role = training_role(case, context, columns, offline)
     states, order = [role.state], [k % len(case.batches) for k in range(ITERATIONS)]
     for number, chunk in enumerate((order[:3], order[3:])):

@@ -161,7 +161,7 @@ class Run:
             meter = Meter(channel.clock, channel.counters)
             context = PartyContext(channel, Roles.labelled("a", case.names[1:]), meter, resources=self.desks[name])
             columns = case.columns(name)
-            ahead = OfflinePhase(context, case.terms, case.scheme, columns.integers, self.ready[name])
+            ahead = OfflinePhase(context, case.terms, case.scheme, columns.factor, self.ready[name])
             extra = (case.tables,) if name == "a" else ()
             side = self.kinds[name](context, case.terms, columns, ahead, *extra, self.start_states.get(name))
             side.seen = self.seen[name]
@@ -446,7 +446,7 @@ def test_sums_of_short_products_are_within_the_tolerance(names):
     records = [offline_phase._decode_record(store.peek(0, 0, 1)) for store in ready.values()]
     total = sum(ring.unpack(record.sums, (block.rows, 1)) for record in records)
     for k in names:
-        X = case.columns(k).integers(block)[0].astype(np.uint64)
+        X = case.columns(k).factor(block, steps=False).astype(np.uint64)
         for holder in set("ab") - {k}:
             total = total - X @ states[holder].peer_shares[k][0]
     errors = np.ldexp(ring.signed(ring.reduce(total)).astype(float), -numbers.f_x - numbers.f_theta)

@@ -388,8 +388,14 @@ def test_columns_of_one_batch_become_integers_once(tmp_path, spooled, monkeypatc
     folder, numbers = (tmp_path if spooled else None), FixedPointEncoding(50, RATE)
     columns = LocalColumns(numbers, RATE, lambda k: read.append(k) or np.eye(50, 3) - 1, np.eye(3), folder)
     piece = RowBlock(0, 0, 50)
-    for one, other in zip(columns.integers(piece), columns.integers(piece), strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
-    columns.factors(piece)
+    g = np.arange(50, dtype=np.uint64)[:, None]
+    for steps in (True, False):
+        first, second = (columns.factor(piece, steps=steps) for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+        assert first.dtype == second.dtype
+    X, W = (columns.factor(piece, steps=steps).astype(np.int64) for steps in (False, True))
+    assert not np.array_equal(X, W)
+    ring = ShareRing(numbers.bits)
+    np.testing.assert_array_equal(columns.sums(piece, g[:3]), ring.of(X @ g[:3].view(np.int64)))
+    np.testing.assert_array_equal(columns.change(piece, g), ring.of(W.T @ g.view(np.int64)))
     assert read == [0]

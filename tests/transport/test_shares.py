@@ -136,6 +136,24 @@ def test_a_party_without_what_it_prepared_has_all_make_it_anew(prepared: Any) ->
     np.testing.assert_allclose(opened(parts), theta, atol=0.08)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("on_disk", ["bank", "shop"])
+def test_one_party_alone_may_store_chunks_on_disk(meet: Any, on_disk: str) -> None:
+    """Transfers are then generated during the training, and no later session finds a chunk that lacks them."""
+    meeting = meet(2, None, make_job(CHUNKED_JOB))
+
+    def train(party: vfl.Party, kit: Path) -> ModelPart:
+        folder = kit / "ahead" if party.name == on_disk else None
+        part = join(meeting.job, party, kit / "peers.toml", preprocessing=folder, timeout=20, patience=5)
+        assert isinstance(part, ModelPart)
+        return part
+
+    parts = at_each(meeting, train)
+    theta, _ = of_simulate(meeting)
+    np.testing.assert_allclose(opened(parts), theta, atol=0.08)
+    assert not [*meeting.folder.glob("*/ahead/*/chunk-*")]
+
+
 def test_a_job_without_work_ahead_has_nothing_to_prepare(meet: Any) -> None:
     meeting = meet(2)
     results = at_each(

@@ -14,7 +14,7 @@ from itertools import groupby
 from securevfl.data.schedule import Iteration, batches_of_epoch, rows_of_epochs
 from securevfl.families.shares.shares_job import SharesJob
 
-MAX_PREPROCESSING_BYTES = 1 << 29  # maximum size of a chunk's preprocessing, in bytes
+MAX_PREPROCESSING_BYTES = 1 << 31  # maximum size of a chunk's preprocessing with its transfers, in bytes
 MAX_CHUNK_EPOCHS = 40
 MIN_CHUNK_ITERATIONS = 8
 FIRST_CHUNK_SHARE = 7

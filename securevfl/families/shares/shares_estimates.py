@@ -23,6 +23,7 @@ from securevfl.families.shares.shares_outputs import partner_of
 from securevfl.families.shares.shares_plan import MAX_PAIR_NUMBERS, pair_params
 from securevfl.models.inputs import InputShape
 from securevfl.models.pair_components import component_count
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.pair_columns import MIN_DISK_ROWS
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
@@ -120,7 +121,12 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     disk = preprocessing + INTEGER_BYTES * rows * widest + (0 if in_memory else table / 2)
     made_columns = sum(max(0, width - shape.columns[name]) for name, width in widths.items())
     made_bytes = BLOCK_ENTRY_BYTES * min(ROWS_PER_BLOCK, rows) * made_columns
-    one_process = [_one_process_line(facts, seconds, made_bytes)] if len(facts.parties) == parties else []
+    # in one process, chunks contain no transfers; those of one iteration at least are in memory at both share holders
+    material_bytes = _stored_rows(job, facts) * shape.outputs * octets * (parties + 2)
+    material_bytes += rows * shape.outputs * (_transfer_bytes(numbers) + transfer_bytes)
+    one_process = (
+        [_one_process_line(facts, seconds, made_bytes + material_bytes)] if len(facts.parties) == parties else []
+    )
     return [
         *one_process,
         *_pair_lines(job, facts, row_iterations),
@@ -173,7 +179,7 @@ def _one_process_line(facts: RunFacts, seconds: float, made_bytes: float) -> str
         facts: the facts of the run, with the tables of all parties.
         seconds: the processor time of the training.
         made_bytes: bytes of the columns that the model computes from the tables, such as the leaves of trees, for the
-            rows that are in memory at a time.
+            rows that are in memory at a time, and of preprocessing.
 
     Returns:
         The line.
@@ -209,10 +215,19 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
     Returns:
         The number of bytes.
     """
-    schedule, numbers = facts.schedule, facts.plan().numbers
-    stored_rows = max(_rows_of(schedule.count_sizes(epochs)) for epochs in _stored_epochs(job, facts))
-    transfer_bytes = 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))
-    return stored_rows * facts.shape.outputs * (2 * ShareRing(numbers.bits).octets + transfer_bytes)
+    numbers = facts.plan().numbers
+    record_bytes = 2 * ShareRing(numbers.bits).octets + _transfer_bytes(numbers)
+    return _stored_rows(job, facts) * facts.shape.outputs * record_bytes
+
+
+def _transfer_bytes(numbers: FixedPointEncoding) -> int:
+    """Return the bytes that the active party stores for the transfers of one row, output and iteration."""
+    return 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))
+
+
+def _stored_rows(job: SharesJob, facts: RunFacts) -> int:
+    """Return the largest number of rows, counted once for every iteration, whose preprocessing is stored at a time."""
+    return max(_rows_of(facts.schedule.count_sizes(epochs)) for epochs in _stored_epochs(job, facts))
 
 
 def _stored_epochs(job: SharesJob, facts: RunFacts) -> list[range]:

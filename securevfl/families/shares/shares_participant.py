@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from typing import cast
 
@@ -76,7 +76,7 @@ from securevfl.protocols.shares.pair_weights import PairShares
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore, PreprocessingStore
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.remote_columns import RemoteColumns
-from securevfl.protocols.shares.residual_tables import ResidualTables
+from securevfl.protocols.shares.residual_tables import CachedTables, ResidualTables
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import MIN_SCORE_BITS
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
@@ -536,13 +536,12 @@ class SharesParticipant(Participant):
         columns = self._column_blocks(data, params.encoding, batches)
         scheme = self._share_scheme(params.encoding)
         offline = OfflinePhase(
-            context, params, scheme, columns.integers, store, remote=data.is_remote, base=self.session.base, pairs=pairs
+            context, params, scheme, columns.factor, store, remote=data.is_remote, base=self.session.base, pairs=pairs
         )
         role: TrainingRole
         if self._active:
             loss, numbers = self._job.loss, params.encoding
 
-            @lru_cache(maxsize=64)
             def tables(block: RowBlock) -> ResidualTables:
                 block_rows = batches[block.batch][block.start : block.stop]
                 targets = data.loss_targets_by_output(block_rows, context.outputs)
@@ -551,7 +550,7 @@ class SharesParticipant(Participant):
 
             self.start = self._starting_intercepts(data)
             self._check_iterations(data, self.start)
-            role = LabelParty(context, params, columns, offline, tables, self._state, self.start)
+            role = LabelParty(context, params, columns, offline, CachedTables(tables), self._state, self.start)
         elif context.me == self._partner:
             role = PartnerParty(context, params, columns, offline, self._state)
         else:
