@@ -21,6 +21,7 @@ from securevfl.cli.main import app
 from securevfl.cli.party_commands import _helper
 from securevfl.cli.signals import exit_on_signal, service_signals
 from securevfl.job import Job
+from securevfl.organisations.toml_writer import to_toml
 from securevfl.transport.peers import Peers
 
 
@@ -78,6 +79,21 @@ def test_kits(kits: Path) -> None:
     assert relayed.exit_code == 0
     assert (kits / "relay" / "relay.pem").exists()
     assert Peers.load(kits / "bank" / "peers.toml").hub == "relay"
+
+
+def test_kits_have_the_given_job_and_what_options_add(tmp_path: Path) -> None:
+    job = vfl.Job(
+        model=vfl.Poisson(), epochs=7, seed=5, test_fraction=0.3, evaluate_every=2, accepts=("small_metrics", "scores")
+    )
+    (tmp_path / "job.toml").write_text(to_toml(job.to_dict()))
+    names = ("--party", "bank=localhost:7301", "--party", "shop", "--job", tmp_path / "job.toml")
+    cases: list[tuple[tuple[str, ...], tuple[str, ...]]] = [((), ()), (("--accept", "rank"), ("rank",))]
+    for number, (options, added) in enumerate(cases):
+        folder = tmp_path / f"kits{number}"
+        assert run("kit", folder, *names, *options).exit_code == 0
+        expected = Job.from_dict(job.to_dict() | {"accepts": [*job.accepts, *added]})
+        for name in ("bank", "shop"):
+            assert Job.load(folder / name / "job.toml") == expected
 
 
 def test_errors_are_lines(kits: Path, bank_csv: Path, tmp_path: Path) -> None:

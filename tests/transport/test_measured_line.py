@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +117,10 @@ def test_who_is_no_party_is_named(tmp_path: Path) -> None:
 
 
 def test_the_slowest_in_each_figure() -> None:
-    lines = [
-        MeasuredLine("a", "b", Network(100, 10, 0.5)),
-        MeasuredLine("a", "c", Network(50, 5, 0.2)),
-        MeasuredLine("b", "c", Network(90, 15, 0.4)),
-    ]
-    assert slowest(lines) == Network(50, 15, 0.5)
+    networks = [Network(100, 10, 0.5), Network(50, 5, 0.2), Network(90, 15, 0.4)]
+    for order in permutations(networks):
+        lines = [MeasuredLine(*pair, network) for pair, network in zip(("ab", "ac", "bc"), order, strict=True)]
+        assert slowest(lines) == Network(50, 15, 0.5)
 
 
 def between(
