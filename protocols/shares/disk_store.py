@@ -42,6 +42,7 @@ from securevfl.protocols.shares.preprocessing_store import (
     Record,
 )
 
+MAX_STORED_BYTES = 1 << 33
 _MARKED_ITERATIONS = 16  # number of iterations that one write to disk marks as used
 _U64 = struct.Struct("<Q")
 _IDENTITY = struct.Struct("<2Q")
@@ -67,7 +68,7 @@ class DiskStore(PreprocessingStore):
 
     on_disk = True
 
-    def __init__(self, folder: Path, limit: int = 1 << 33) -> None:
+    def __init__(self, folder: Path, limit: int = MAX_STORED_BYTES) -> None:
         super().__init__(limit)
         self._folder = folder
         self._indices: dict[int, RecordIndex] = {}

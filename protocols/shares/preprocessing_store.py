@@ -56,12 +56,13 @@ class PreprocessingStore(ABC):
 
     Attributes:
         on_disk: whether the chunks outlive the process.
+        limit: see above.
     """
 
     on_disk = False
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._lock = threading.Lock()  # the thread that generates chunks adds them while the training removes used ones
         self._chunks: dict[int, PreprocessingChunk] = {}
 
@@ -75,7 +76,7 @@ class PreprocessingStore(ABC):
     def free_bytes(self) -> int:
         """The number of bytes that can still be stored."""
         with self._lock:
-            return self._limit - sum(chunk.size for chunk in self._chunks.values())
+            return self.limit - sum(chunk.size for chunk in self._chunks.values())
 
     def put(
         self, number: int, name: bytes, first: int, records: Sequence[bytes], *, base: bytes = bytes(NAME_BYTES)
@@ -123,7 +124,7 @@ class PreprocessingStore(ABC):
                 if size > available:
                     raise ConfigError(
                         "shares: a preprocessing chunk (random numbers for some epochs) needs more than "
-                        f"{available:,} bytes, the free part of the limit of {self._limit:,}",
+                        f"{available:,} bytes, the free part of the limit of {self.limit:,}",
                         "reduce protocol.shares.chunk",
                         code="SVFL-JOB-TOO-LARGE",
                         bytes=available,

@@ -81,8 +81,17 @@ class FamilyTraining(ABC, Generic[O]):
         """Return lines that estimate a run's time and memory, or why it would be refused; empty if unknown."""
         return []
 
-    def stored_bytes(self, job: O, facts: RunFacts) -> int:
-        """Return how many bytes of precomputed material a run has on disk at the same time, in the party's folder."""
+    def stored_bytes(self, job: O, facts: RunFacts, *, all_at_once: bool = False) -> int:
+        """Estimate the precomputed material on disk.
+
+        Args:
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            facts: the facts known before the run.
+            all_at_once: whether all material is computed before the run. Otherwise, used material is deleted.
+
+        Returns:
+            The largest number of bytes that a party's folder contains at a time.
+        """
         return 0
 
     def drawn_secrets(self, state: State) -> State | None:

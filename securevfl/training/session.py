@@ -127,8 +127,7 @@ def take_part(
             eventlog.warn(channel.me, "training starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
     if (folder := material_folder(ahead, party, key)) is not None:
-        stored = sum(path.stat().st_size for path in folder.glob("*"))  # bytes that `securevfl prepare` wrote
-        check_disks({folder: max(0, job.family.stored_bytes(job, setup.facts) - stored)})
+        _check_room(folder, job.family.stored_bytes(job, setup.facts))
     data = None
     # training data are created here so that unsuitable labels, classes and exposures are refused before consent
     if job.prepare.woe is None:
@@ -244,7 +243,9 @@ def run_offline_phase(
     """
     key = run_key(job, party)
     setup = set_up_run(job, party, channel, parties, key, None, None)
-    resources = LocalResources(channel.session.hex(), material_folder(folder, party, key))
+    if (material := material_folder(folder, party, key)) is not None:
+        _check_room(material, job.family.stored_bytes(job, setup.facts, all_at_once=True))
+    resources = LocalResources(channel.session.hex(), material)
     context = _party_context(job, channel, setup, Meter(channel.clock, channel.counters), resources)
     participant = job.family.participant(job, context, setup.party.X.shape[1], None)
     data = _training_data(job, setup.party, setup.facts)
@@ -330,6 +331,12 @@ def _party_context(
         resources=resources,
         model=setup.party.model,
     )
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    """Raise ConfigError if the disk cannot store this many bytes of material, less what is in the folder already."""
+    stored = sum(path.stat().st_size for path in folder.glob("*"))
+    check_disks({folder: max(0, needed - stored)})
 
 
 def material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:

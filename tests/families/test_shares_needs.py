@@ -45,6 +45,20 @@ def printed_number(sheet: str, what: str) -> float:
     return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
 
 
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[int]]:
+    """The sizes of the chunks that each party's store has received, in order, with the transfers of chunks on disk."""
+    sizes, keep = dict[int, list[int]](), MemoryStore.write
+
+    def noted(self: MemoryStore, number: int, *arguments: Any, **keys: Any) -> None:
+        keep(self, number, *arguments, **keys)
+        sizes.setdefault(id(self), []).append(self.chunk(number).size)
+
+    for attribute, value in (("write", noted), ("on_disk", True)):
+        monkeypatch.setattr(MemoryStore, attribute, value)
+    return sizes
+
+
 @pytest.mark.parametrize(
     ("widths", "keys"),
     [
@@ -57,45 +71,29 @@ def printed_number(sheet: str, what: str) -> float:
     ids=["two", "three", "classes", "growing", "three chunks"],
 )
 def test_bytes_and_preprocessing_are_as_forecast(
-    widths: tuple[int, ...], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    widths: tuple[int, ...], keys: dict[str, Any], written: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("MIN_GROWING_ROWS", 10_000), ("MIN_SUBSET_ROWS", 2_000)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
-    stored, keep = dict[int, list[int]](), MemoryStore.write
-
-    def noted(self: MemoryStore, number: int, *arguments: Any, **keys: Any) -> None:
-        keep(self, number, *arguments, **keys)
-        stored.setdefault(id(self), []).append(self.chunk(number).size)
-
-    # the forecast contains transfers, which are stored with a chunk on disk only
-    for attribute, value in (("write", noted), ("on_disk", True)):
-        monkeypatch.setattr(MemoryStore, attribute, value)
     rows = ROWS if keys.get("batch_size") == "growing" else 6000
     parties, work = noise_parties(widths, 3 if "model" in keys else 2, rows), block_descent_job(**keys)
     sheet = vfl.explain(work, parties)
     run = vfl.simulate(work, parties)
     assert printed_number(sheet, "sent") == pytest.approx(run.costs.bytes, rel=0.15)
     # a chunk is generated while the one before is in use
-    at_a_time = max(sum(sizes[first : first + 2]) for sizes in stored.values() for first in range(len(sizes)))
+    at_a_time = max(sum(sizes[first : first + 2]) for sizes in written.values() for first in range(len(sizes)))
     assert printed_number(sheet, "of preprocessing") == pytest.approx(at_a_time, rel=0.05)
 
 
 @pytest.mark.parametrize(("limit", "chunks", "epochs"), [(1 << 29, 2, 20), (1 << 19, 3, 14)])
 def test_chunks_are_as_large_as_there_is_room(
-    limit: int, chunks: int, epochs: int, monkeypatch: pytest.MonkeyPatch
+    limit: int, chunks: int, epochs: int, written: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("securevfl.families.shares.chunk_division.MAX_PREPROCESSING_BYTES", limit)
-    chunk_numbers, keep = set[int](), MemoryStore.write
-
-    def noted(self: MemoryStore, number: int, *arguments: Any, **keys: Any) -> None:
-        chunk_numbers.add(number)
-        keep(self, number, *arguments, **keys)
-
-    monkeypatch.setattr(MemoryStore, "write", noted)
     parties, work = noise_parties((2, 2), rows=600), block_descent_job(epochs=20)
     sheet = vfl.explain(work, parties)
     vfl.simulate(work, parties)
-    assert len(chunk_numbers) == chunks
+    assert {len(sizes) for sizes in written.values()} == {chunks}
     assert f"(for at most {epochs} epochs)" in sheet
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError
+from securevfl.families.shares import shares_participant
 from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
 from securevfl.organisations.scoring import score_rows
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
@@ -134,6 +137,36 @@ def test_a_party_without_what_it_prepared_has_all_make_it_anew(prepared: Any) ->
     parts = trained(prepared)
     theta, _ = of_simulate(prepared)
     np.testing.assert_allclose(opened(parts), theta, atol=0.08)
+
+
+@pytest.mark.long
+def test_a_training_generates_what_prepare_left_out(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The six epochs of three chunks have 455 x 6 rows of 62 bytes or more: half of them fit, thus one chunk."""
+    monkeypatch.setattr(shares_participant, "DiskStore", partial(DiskStore, limit=455 * 6 * 62 // 2))
+    log = tmp_path / "log"
+    handler = eventlog.write_to(log)
+    meeting = meet(2, None, make_job(CHUNKED_JOB, protocol=vfl.Protocol(shares=vfl.Shares(chunk=2))))
+    rounds: dict[str, list[int]] = {"bank": [], "shop": []}
+    for _ in range(2):  # the second time, the folder contains chunks
+        results = at_each(
+            meeting,
+            lambda party, kit: prepare(
+                meeting.job,
+                party,
+                at(kit),
+                preprocessing=kit / "ahead",
+                on_round=lambda done, of: rounds[party.name].append(done),
+            ),
+        )
+        assert results == {"bank": None, "shop": None}
+    handler.close()
+    eventlog.LOGGER.removeHandler(handler)
+    assert rounds["bank"] == rounds["shop"] == rounds["bank"][:1] * 2
+    assert log.read_text().count('"preprocessing limited"') == 4
+    parts = trained(meeting)
+    theta, _ = of_simulate(meeting)
+    np.testing.assert_allclose(opened(parts), theta, atol=0.08)
+    assert not [*meeting.folder.glob("*/ahead/*/chunk-*")]
 
 
 @pytest.mark.long

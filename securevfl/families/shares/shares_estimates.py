@@ -23,6 +23,7 @@ from securevfl.families.shares.shares_outputs import partner_of
 from securevfl.families.shares.shares_plan import MAX_PAIR_NUMBERS, pair_params
 from securevfl.models.inputs import InputShape
 from securevfl.models.pair_components import component_count
+from securevfl.protocols.shares.disk_store import MAX_STORED_BYTES
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.pair_columns import MIN_DISK_ROWS
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
@@ -215,13 +216,22 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
     Returns:
         The number of bytes.
     """
-    numbers = facts.plan().numbers
-    record_bytes = 2 * ShareRing(numbers.bits).octets + _transfer_bytes(numbers)
-    return _stored_rows(job, facts) * facts.shape.outputs * record_bytes
+    return _stored_rows(job, facts) * facts.shape.outputs * record_bytes(facts.plan().numbers)
+
+
+def prepared_bytes(job: SharesJob, facts: RunFacts) -> int:
+    """Estimate the preprocessing that the active party stores if `prepare` computes all of it in advance, in bytes."""
+    rows = _rows_of(facts.schedule.count_sizes(range(job.epochs)))
+    return min(MAX_STORED_BYTES, rows * facts.shape.outputs * record_bytes(facts.plan().numbers))
+
+
+def record_bytes(numbers: FixedPointEncoding) -> int:
+    """Return the bytes that the active party stores for one row, output and iteration."""
+    return 2 * ShareRing(numbers.bits).octets + _transfer_bytes(numbers)
 
 
 def _transfer_bytes(numbers: FixedPointEncoding) -> int:
-    """Return the bytes that the active party stores for the transfers of one row, output and iteration."""
+    """Return the bytes of `record_bytes` that are keys of oblivious transfers."""
     return 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))
 
 

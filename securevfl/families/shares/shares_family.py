@@ -32,7 +32,7 @@ from securevfl.families.family import Family
 from securevfl.families.family_types import J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
 from securevfl.families.run_files import RunFile
-from securevfl.families.shares.shares_estimates import preprocessing_bytes, resource_lines
+from securevfl.families.shares.shares_estimates import prepared_bytes, preprocessing_bytes, resource_lines
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer, opens_pairs
@@ -319,9 +319,9 @@ class SharesFamily(Family[SharesJob]):
         """Estimate time, traffic, memory and disk of the run."""
         return resource_lines(job, facts)
 
-    def stored_bytes(self, job: SharesJob, facts: RunFacts) -> int:
+    def stored_bytes(self, job: SharesJob, facts: RunFacts, *, all_at_once: bool = False) -> int:
         """Estimate the bytes of preprocessing on disk at a time."""
-        return preprocessing_bytes(job, facts)
+        return prepared_bytes(job, facts) if all_at_once else preprocessing_bytes(job, facts)
 
     def statements(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """Return what a party learns from weights, scores and metrics, for its consent sheet."""

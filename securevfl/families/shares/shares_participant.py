@@ -37,6 +37,7 @@ from securevfl.families.participant import Participant, Round
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.chunk_division import counts_rows_after, split_chunks
 from securevfl.families.shares.chunk_pipeline import ChunkPipeline
+from securevfl.families.shares.shares_estimates import record_bytes
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
 from securevfl.families.shares.shares_job import SharesJob, takes_scalar_steps
@@ -91,6 +92,7 @@ INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
 LARGE_TABLE_NUMBERS = 1 << 18  # for tables with more values than this, freed memory is returned to the system
+_PREPARED_SHARE = 0.9  # `precompute` fills this share of a store at most, because `record_bytes` leaves out some data
 _ROLLBACK_REASON = (
     "the loss increased, because steps longer than the safe step are too long for these columns. The next steps are "
     "shorter"
@@ -264,6 +266,9 @@ class SharesParticipant(Participant):
     def precompute(self, data: TrainingData) -> Generator[Round]:
         """Generate the preprocessing of every chunk on disk, unless it exists; yield after each chunk.
 
+        Chunks that would exceed the limit of the store at the active party are left to the training. All parties leave
+        out the same ones, because they depend on public sizes only.
+
         Args:
             data: the training data of this party.
 
@@ -282,8 +287,15 @@ class SharesParticipant(Participant):
         with single_threaded_blas():
             training = self._begin(data)
             training.release_memory()
+            store, needed_bytes = training.offline.store, 0
+            row_bytes = self._context.outputs * record_bytes(self.facts.plan.numbers)
             try:
                 for first, chunk in split_chunks(training.iterations, 0, self._chunk_ends):
+                    needed_bytes += row_bytes * sum(training.batch_rows[iteration.index] for iteration in chunk)
+                    if first and needed_bytes > _PREPARED_SHARE * store.limit:
+                        event = {"epochs": chunk[0].epoch, "of": self._job.epochs, "limit": store.limit}
+                        eventlog.warn(self._context.me, "preprocessing limited", event)
+                        break
                     self._generate_chunk(training, first, chunk)
                     yield Round(first + len(chunk), len(data.schedule), chunk[-1].epoch)
             finally:
