@@ -233,6 +233,28 @@ def test_a_copied_journal_is_discarded_after_its_alignment(tmp_path: Path) -> No
     assert FolderJournal(tmp_path / "copy", account).count("secrets") == 0
 
 
+def test_a_journal_is_found_by_every_path_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by no path to another journal, although both have the same name in their own working folders."""
+    account, folders = AccountDatabase(None), [tmp_path / "one", tmp_path / "two"]
+    for number, folder in enumerate(folders, 1):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        for _ in range(number):
+            FolderJournal("journal", account).append("secrets", b"secret")
+    (tmp_path / "link").symlink_to(folders[0])
+    names = []
+    for number, folder in enumerate(folders, 1):
+        paths = [folder / "journal", Path("..") / folder.name / "journal", folder / ".." / folder.name / "journal"]
+        paths += [tmp_path / "link" / "journal"] if number == 1 else []
+        journals = [FolderJournal(path, account) for path in paths]
+        monkeypatch.chdir(folder)
+        journals.append(FolderJournal("journal", account))
+        assert {journal.count("secrets") for journal in journals} == {number}
+        (name,) = {journal.name for journal in journals}
+        names.append(name)
+    assert len(set(names)) == 2
+
+
 def test_a_chunk_that_was_not_entered_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = AccountDatabase(None)
     journal = FolderJournal(tmp_path / "journal", account)

@@ -75,6 +75,17 @@ def test_tweaks_broadcast_and_keys_matter():
         RowHash(bytes(32))
 
 
+@pytest.mark.parametrize("rows", [1, 127, 128, 129, 255, 256, 257, 1000])
+def test_messages_have_room_for_all_rows_and_the_check(rows):
+    """Each of 128 columns has whole blocks of 128 bits for its rows, and one more block, whose random bits hide the
+    choices in the check. The check has a tag of 16 bytes for the choices and for each column."""
+    blocks = sum(1 for _ in range(0, rows, 128)) + 1
+    assert OtReceiver.choice_bytes(rows) == 16 * blocks
+    chooser, _ = meet()
+    message = correlated(chooser, rows)[0]
+    assert len(message) == message_bytes(rows) == 128 * 16 * blocks + 129 * 16
+
+
 @settings(max_examples=30)
 @given(st.integers(1, 70), st.sampled_from([64, 128, 512]), st.sampled_from([64, 1 << 16]))
 def test_columns_become_rows(octets, count, at_once):

@@ -11,9 +11,10 @@ import pytest
 from builders import raises_code
 
 import securevfl as vfl
+from securevfl.data.columns import columns_of
 from securevfl.data.forest import Forest
 from securevfl.data.linear_features import LinearFeatures
-from securevfl.data.preparation import FittedPreparation
+from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.models.boosted_score import Boosted, BoostedTree, ScoreColumn, out_of_fold
 from securevfl.models.forest_inputs import ForestInputs
@@ -105,6 +106,34 @@ def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> Non
         lost = score.scaled(score.trees(row[None]))[0, 0] * theta[99, 0] - straight  # on the grid of columns
         exact += lost * np.abs(alone) / np.abs(alone).sum()
         np.testing.assert_allclose([attribution.columns[name][i, 0] for name in "abc"], exact, atol=1e-9)
+
+
+def test_all_features_of_a_column_count_for_it() -> None:
+    """A column with missing values has two features, of which one marks them."""
+    draw = np.random.default_rng(3)
+    table = draw.normal(size=(300, 4))
+    table[:, 3] = draw.integers(0, 3, 300)
+    for column in (1, 2):
+        table[draw.random(300) < 0.2, column] = np.nan
+    rows = np.arange(300, dtype=np.intp)
+    columns = columns_of("bank", table, list("abcd"))
+    fitted = fit_preparation("bank", columns, rows, Preparation(tails="keep"))
+    X = fitted.apply(columns)
+    missing = [source.missing for source in fitted.sources]
+    assert missing[0] is None
+    assert None not in missing[1:3]
+    forest = Forest.draw(X, fitted.sources, bytes(32), trees=3, depth=2, bins=8)
+    inputs = ForestInputs(forest, LinearFeatures.fit(X, 0.3), None, None, intercept=True)
+    lines, theta = inputs.lines, np.zeros((inputs(X).shape[1], 1))
+    assert lines is not None
+    theta[12 : 12 + X.shape[1], 0] = draw.normal(size=X.shape[1])  # the leaves of trees have the weight 0
+    attribution, counted = shapley_values(inputs, theta, X), 0
+    for source in fitted.sources:
+        features = [*source.at] + ([] if source.missing is None else [source.missing])
+        of_source = (lines(X) - lines.centre)[:, features] @ theta[12:][features]
+        np.testing.assert_allclose(attribution.columns[source.name], of_source, atol=1e-12)
+        counted += len(features)
+    assert counted == X.shape[1] == 6
 
 
 def run(opened: tuple[str, ...] = ("shop",)) -> tuple[vfl.Run, list[vfl.Party]]:

@@ -1,5 +1,6 @@
 """A hub, which forwards packets, sees only routing and sizes, and cannot change a packet unnoticed."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,37 @@ def test_parcels_under_another_name_are_refused(meet: Any, parcel: tuple[str, st
 
     with raises_code(FrameError, "SVFL-FRAME"):
         route(Endpoint(), meeting.peers, "shop", EncryptedPacket(*parcel, b""), b"")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("me", ["bank", "shop"])
+def test_a_packet_is_forwarded_for_its_sender_alone(meet: Any, me: str) -> None:
+    """A party takes packets of the other party from the hub alone, and the hub forwards those that a party sent itself,
+    for every neighbour, named sender and named receiver. A refused packet reaches no line."""
+    peers, parties, sent = meet(3, "bank").peers, ("bank", "shop", "telco"), list[tuple[str, bytes]]()
+
+    class Line:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def send(self, packet: bytes) -> None:
+            sent.append((self.name, packet))
+
+    class Endpoint:
+        lines = {name: Line(name) for name in (("shop", "telco") if me == "bank" else ("bank",))}
+
+    Endpoint.me = me  # type: ignore[attr-defined]
+    for neighbour, sender, receiver in product(Endpoint.lines, (*parties, "nobody"), (*parties, "nobody")):
+        packet = f"{neighbour} {sender} {receiver}".encode()
+        envelope, arguments = EncryptedPacket(sender, receiver, b""), (peers, neighbour)
+        if me == "bank" and sender == neighbour and receiver in Endpoint.lines:
+            assert not route(Endpoint(), *arguments, envelope, packet)  # type: ignore[arg-type]
+            assert sent.pop() == (receiver, packet)
+        elif me == "shop" and (sender, receiver) == ("telco", "shop"):
+            assert route(Endpoint(), *arguments, envelope, packet)  # type: ignore[arg-type]
+        else:
+            with raises_code(FrameError, "SVFL-FRAME"):
+                route(Endpoint(), *arguments, envelope, packet)  # type: ignore[arg-type]
+        assert not sent
 
 
 def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[EncryptedPacket]:
