@@ -64,7 +64,6 @@ Factors = Callable[..., Integers | RemoteFactor]
 """A function of a `RowBlock` and of the keyword `steps`. It returns the steps W (n, d) of the block's n rows if `steps`
 is True, and their columns X otherwise."""
 
-
 ByBatch = dict[int, Words]
 ByBlock = dict[int, Words]
 """A matrix of words for each block, by the block's index in `SharesParams.blocks`."""
@@ -361,7 +360,9 @@ class OfflinePhase:
         """Return the name of a chunk if it can be used now, and an empty name otherwise.
 
         The chunk is usable if it is stored, unused, has this number of iterations and was generated from the current
-        state, and if the list of used chunks does not contain its name. Otherwise a warning states the reason.
+        state, and if the list of used chunks does not contain its name. At a share holder it must also have its
+        transfers: those of a chunk whose session ended before the iterations are lost. Otherwise a warning states the
+        reason.
         """
         if number not in self.store.chunk_numbers:
             return b""
@@ -377,10 +378,18 @@ class OfflinePhase:
                 "preprocessing of another state",
                 "it was generated from other weights or by another version",
             )
+        elif not self._has_transfers(number):
+            event, reason = "preprocessing without transfers", "its transfers were left to a training that has ended"
         else:
             return chunk.name
         eventlog.warn(self._context.me, event, {"chunk": number, "reason": f"{reason}; generating it again"})
         return b""
+
+    def _has_transfers(self, number: int) -> bool:
+        """Return whether this party has the transfers of a stored chunk, or needs none."""
+        if not self.is_holder or number in self._delayed:
+            return True
+        return bool(_decode_record(self.store.peek(number, 0, 1)).transfer)
 
     def drop_from(self, first: int) -> None:
         """Remove the chunk with this number, and all chunks with higher numbers."""

@@ -56,7 +56,7 @@ class PreprocessingStore(ABC):
 
     Attributes:
         on_disk: whether the chunks outlive the process.
-        limit: see above.
+        limit: the maximum number of bytes of all records together.
     """
 
     on_disk = False

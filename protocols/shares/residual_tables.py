@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.crypto.batch_cache import BatchCache
 from securevfl.crypto.prg import Prg
 from securevfl.errors import RangeError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding, table_distances
@@ -59,7 +60,7 @@ class ResidualTables:
         *,
         smooth: bool = False,
     ) -> None:
-        if y.shape[1] == 1:  # sorting numbers takes an eighth of the time of sorting rows
+        if y.shape[1] == 1:  # sorting numbers takes about a twentieth of the time of sorting rows
             values, table_of_row = np.unique(y[:, 0], return_inverse=True)
             targets = values[:, None]
         else:
@@ -155,17 +156,15 @@ class CachedTables:
     """
 
     def __init__(self, compute: Callable[[RowBlock], ResidualTables], max_bytes: int = 1 << 27) -> None:
-        self._compute, self._free_bytes = compute, max_bytes
-        self._tables: dict[RowBlock, ResidualTables] = {}
+        self._compute, self._cache = compute, BatchCache(max_bytes)
 
     def __call__(self, block: RowBlock) -> ResidualTables:
         """Return the tables of a block."""
-        tables = self._tables.get(block)
-        if tables is None:
-            tables = self._compute(block)
-            if tables.nbytes <= self._free_bytes:
-                self._free_bytes -= tables.nbytes
-                self._tables[block] = tables
+        cached: ResidualTables | None = self._cache.get(block)
+        if cached is not None:
+            return cached
+        tables = self._compute(block)
+        self._cache.put(block, tables)
         return tables
 
 

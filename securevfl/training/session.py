@@ -334,7 +334,7 @@ def _party_context(
 
 
 def _check_room(folder: Path, needed: int) -> None:
-    """Raise ConfigError if the disk cannot store this many bytes of material, less what is in the folder already."""
+    """Raise ConfigError if the disk cannot store `needed` bytes of material, minus the size of the folder's files."""
     stored = sum(path.stat().st_size for path in folder.glob("*"))
     check_disks({folder: max(0, needed - stored)})
 

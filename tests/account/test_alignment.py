@@ -234,7 +234,7 @@ def test_a_copied_journal_is_discarded_after_its_alignment(tmp_path: Path) -> No
 
 
 def test_a_journal_is_found_by_every_path_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And by no path to another journal, although both have the same name in their own working folders."""
+    """And by no path to another journal, although both folders have the same relative path."""
     account, folders = AccountDatabase(None), [tmp_path / "one", tmp_path / "two"]
     for number, folder in enumerate(folders, 1):
         folder.mkdir()

@@ -47,7 +47,7 @@ def test_bins_have_enough_rows_and_cut_between_values(column: NDArray[np.float64
 @FEW
 @given(st.integers(2, 50), st.integers(0, 500), st.booleans())
 def test_no_number_of_rows_gives_more_bins_than_wanted(bins: int, more: int, gaps: bool) -> None:
-    """Bins have at least `rows` rows, so many bins of a column without ties are limited by their number of rows."""
+    """Without ties, the number of bins is limited by the number of rows that a bin must have."""
     column, options = np.arange(20.0 * bins + more), Woe(bins=bins, rows=20)
     fitted = number_bins("a", np.r_[column, [np.nan] * gaps], gaps, options)
     assert len(fitted.edges) + 1 <= bins

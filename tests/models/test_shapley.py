@@ -109,7 +109,7 @@ def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> Non
 
 
 def test_all_features_of_a_column_count_for_it() -> None:
-    """A column with missing values has two features, of which one marks them."""
+    """A column with missing values has two features. One of them marks these values."""
     draw = np.random.default_rng(3)
     table = draw.normal(size=(300, 4))
     table[:, 3] = draw.integers(0, 3, 300)

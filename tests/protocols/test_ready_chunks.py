@@ -39,12 +39,19 @@ class Line:
 
 
 def ahead(
-    visits: int = 0, r: dict[str, Any] | None = None, *, block: int = 100, encoding: Any = None, pairs: Any = None
+    visits: int = 0,
+    r: dict[str, Any] | None = None,
+    *,
+    block: int = 100,
+    encoding: Any = None,
+    pairs: Any = None,
+    is_holder: bool = False,
+    delayed: dict[int, Any] | None = None,
 ) -> OfflinePhase:
     """Return the preprocessing of a party that starts from this state."""
     phase = OfflinePhase.__new__(OfflinePhase)
     phase._context = SimpleNamespace(me="a")  # type: ignore[assignment]
-    phase._delayed, phase._rows = {}, {}
+    phase._delayed, phase._rows, phase.is_holder = dict(delayed or {}), {}, is_holder
     phase._params = SimpleNamespace(block=block, encoding=encoding, pairs=pairs)  # type: ignore[assignment]
     phase._names, phase.store, phase.pairs = SpentChunks(), MemoryStore(), None
     phase.set_state(visits, state() if r is None else r)
@@ -99,6 +106,29 @@ def test_all_parties_know_whether_all_store_chunks_on_disk(on_disk: str, tmp_pat
     phase.store = DiskStore(tmp_path)
     assert agree_on_chunk(context, phase, 0, VISITS).on_disk == (on_disk == "bcd")
     phase.store.close()
+
+
+@pytest.mark.parametrize(
+    ("is_holder", "transfer", "delayed", "is_usable"),
+    [
+        (True, (b"keys",), False, True),
+        (True, (), False, False),  # a session with a party that stores nothing on disk left the transfers for later
+        (True, (), True, True),  # and this is the same session
+        (False, (), False, True),
+    ],
+)
+def test_a_chunk_without_its_transfers_is_generated_again(
+    is_holder: bool, transfer: tuple[bytes, ...], delayed: bool, is_usable: bool
+) -> None:
+    """Even if all other parties claim to have it: a deviating party may state what it likes about its own store."""
+    phase = ahead(is_holder=is_holder, delayed={0: None} if delayed else {})
+    record = msgspec.msgpack.encode(_Record(0, b"", b"", {}, transfer, ()))
+    records = [(iteration, part, (b"psi", record)[part]) for iteration in range(VISITS) for part in (0, 1)]
+    phase.store.write(0, CHUNK_NAME, 0, VISITS, records, base=phase.state_digest())
+    line = Line(dict.fromkeys("bcd", CHUNK_NAME), on_disk="bcd")
+    context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
+    assert agree_on_chunk(context, phase, 0, VISITS).usable == is_usable
+    assert phase.store.chunk_numbers == ((0,) if is_usable else ())
 
 
 CHANGES: dict[str, Any] = {
