@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
+from securevfl.data.arrow_values import float_values, integer_values
 from securevfl.data.column_types import ColumnType, Types, declared_type
 from securevfl.data.columns import Columns, combined, typed_columns
 from securevfl.data.csv_file import CsvFile
@@ -76,7 +77,7 @@ def read_numbers(column: Any, values: Floats) -> bool:
     """
     pa = import_module("pyarrow")
     try:
-        values[:] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        values[:] = float_values(column.cast(pa.float64()))
     except pa.ArrowInvalid:
         return False
     with np.errstate(invalid="ignore"):
@@ -91,7 +92,7 @@ def encode_texts(column: Any, codes: dict[str, int]) -> Floats:
     """Return the code (k,) of each text of a batch, NaN if missing. A new text gets the next free code."""
     encoded = column.dictionary_encode()
     numbers = [codes.setdefault(text, len(codes)) for text in encoded.dictionary.to_pylist()]
-    indices = encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
+    indices = integer_values(encoded.indices, len(numbers))
     return np.array([*numbers, np.nan], np.float64)[indices]
 
 

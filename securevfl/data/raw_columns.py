@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.data.arrow_values import float_values, integer_values
 from securevfl.data.column_types import KIND_NAMES, ColumnType
 from securevfl.data.text_types import (
     SUSPECTED_MARKS,
@@ -291,7 +292,7 @@ def raw_of_arrow(place: Place, column: Any, *, delimiter: str = "") -> RawColumn
         texts, positions = distinct_texts(column)
         return TextColumn(texts, positions, origin, delimiter)
     check_kind(place, kind)
-    return NumberColumn(column.cast(pa.float64(), safe=False).to_numpy())
+    return NumberColumn(float_values(column))
 
 
 def check_kind(place: Place, kind: Any) -> None:
@@ -312,7 +313,7 @@ def distinct_texts(column: Any) -> tuple[list[str], NDArray[np.intp]]:
     if isinstance(array, import_module("pyarrow").ChunkedArray):
         array = array.chunk(0) if array.num_chunks else import_module("pyarrow").array([], encoded.type)
     dictionary = [None if is_missing(value) else text_of(value) for value in array.dictionary.to_pylist()]
-    indices = array.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
+    indices = integer_values(array.indices)
     used = np.unique(indices).tolist()
     texts = sorted({text for index in used if index >= 0 and (text := dictionary[index]) is not None})
     rank = {text: position for position, text in enumerate(texts)}

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.arrow_dataset import IPC_SUFFIXES, DatasetFile, is_arrow
+from securevfl.data.arrow_values import flag_values
 from securevfl.data.column_names import clean_name
 from securevfl.data.column_types import ALL_COLUMNS, Types, check_declared, declared_type
 from securevfl.data.columns import Columns, columns_of, combined, empty_columns_error, typed_columns
@@ -173,7 +174,7 @@ def _labels(
     column = table[label_column]
     if not (options.unlabelled and column.null_count):
         return labels_of(table, label_column, delimiter), None
-    labelled = column.is_valid().to_numpy()
+    labelled = flag_values(column.is_valid())
     if not labelled.any():
         return None, labelled
     labels = labels_of(table.filter(column.is_valid()), label_column, delimiter)
@@ -584,7 +585,7 @@ def labels_of(table: Any, label_column: str, delimiter: str = "") -> NDArray[Any
             column=label_column,
             missing=column.null_count,
         )
-    labels: NDArray[Any] = column.to_numpy()
+    labels: NDArray[Any] = np.array(column.to_pylist(), object) if delimiter else column.to_numpy()
     if delimiter == ";" and all(map(_DECIMAL_COMMA.fullmatch, column.unique().to_pylist())):
         labels = np.array([label.replace(",", ".") for label in labels.tolist()], dtype=object)
     if delimiter and labels.dtype.kind == "O" and (numbers := _separated_numbers(column.unique().to_pylist())):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.data.arrow_values import float_values
 from securevfl.data.column_types import ColumnType, Origin, check_declared
 from securevfl.data.columns import Columns, combined, empty_columns_error, typed_columns
 from securevfl.data.composite_ids import IdColumns, id_columns
@@ -24,7 +25,7 @@ from securevfl.data.duplicates import UniqueRows, unique_rows
 from securevfl.data.id_keys import Keys, id_digests
 from securevfl.data.raw_columns import ColumnValues
 from securevfl.data.read_options import ReadOptions
-from securevfl.data.readers import arrow, arrow_ids, errors_name, labels_of, table_columns, written_ids
+from securevfl.data.readers import arrow_ids, errors_name, labels_of, table_columns, written_ids
 from securevfl.data.validation import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
 
@@ -202,7 +203,6 @@ class TableSource(ABC):
         return remains
 
     def _numbers(self, max_rows: int | None) -> Iterator[NDArray[Any]]:
-        pa = arrow()
         d, start, count = len(self.columns), 0, 0
         remains = self._remains()
         low, high, missing = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
@@ -212,7 +212,7 @@ class TableSource(ABC):
         for batch in self._batches(names, min(size, max_rows or size)):
             X = np.empty((batch.num_rows, d), self.kind)
             for position, (j, _) in enumerate(plain):
-                X[:, j] = batch.column(position).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+                X[:, j] = float_values(batch.column(position))
             for j, path in self._converted.items():
                 X[:, j] = np.fromfile(path, np.float64, len(X), offset=8 * start)
             used = X if remains is None else X[remains[start : start + len(X)]]
