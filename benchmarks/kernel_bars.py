@@ -43,11 +43,11 @@ ALTERNATING_PAIRS = 3  # number of pairs of trainings, one on each engine
 Row = tuple[str, str, str]  # name, target, figure
 
 
-def visits(data: Path) -> Iterator[Row]:
+def iterations(data: Path) -> Iterator[Row]:
     """Compare an iteration on secret shares with a sealed round on SEAL, and the bytes of its products with SEAL's."""
     for (n, d), bar in zip(SIZES, (0.5, 0.45, 0.5), strict=True):
         result = shares.size(n, d)
-        yield f"visit on shares to sealed round, {n} x {d}", f"<= {bar}", f"{result['ratio_seal']:.2f}"
+        yield f"iteration on shares to sealed round, {n} x {d}", f"<= {bar}", f"{result['ratio_seal']:.2f}"
         products = product_costs.products(n, d, 16)
         yield f"bytes of its products to SEAL's, {n} x {d}", "<= 1.05", f"{products['bytes']:.2f}"
 
@@ -73,14 +73,14 @@ def default_credit(data: Path) -> Iterator[Row]:
     for what, share_scheme in (("by the clock", clock), ("processor", spent)):
         ratio = median(local / seal for local, seal in zip(*share_scheme, strict=True))
         figures = f"{median(share_scheme[0]):.1f} s to {median(share_scheme[1]):.1f}, {ratio:.2f}"
-        yield f"default_credit, block descent, 12 visits, to SEAL, {what}", "<= .5", figures
+        yield f"default_credit, block descent, 12 iterations, to SEAL, {what}", "<= .5", figures
 
 
 def trainings(data: Path) -> Iterator[Row]:
     """Run one epoch and block descent on large tables, each in a separate process."""
     for train, what, bar in (
         (shares.one_epoch, "100,000 x (30 + 300), one epoch", "<= 8 s, <= 2 GB"),
-        (descent, "200,000 x 60, block descent, 12 visits, no evaluation", "<= 60 s, <= 1.5 GB"),
+        (descent, "200,000 x 60, block descent, 12 iterations, no evaluation", "<= 60 s, <= 1.5 GB"),
     ):
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
             result = apart.submit(train).result()
@@ -147,7 +147,7 @@ def _ends(engine: Engine, n: int, d: int, c: int) -> Callable[[], int]:
 
 
 MEASUREMENTS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    "visits": visits,
+    "iterations": iterations,
     "default_credit": default_credit,
     "trainings": trainings,
     "gradients": gradients,

@@ -24,14 +24,14 @@ PRODUCT_VALUE_BITS = 48  # L, the bits of a product, for batches of some thousan
 PRODUCT_STEPS = "encrypt", "prepare", "product", "open"
 
 
-def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
+def products(n: int, d: int, iterations: int, *, pairs: int = 3) -> dict[str, Any]:
     """Return milliseconds of processor time an iteration of n rows x d columns, medians, for each engine.
 
     `ratio` is the slowest engine's time divided by the first's, `bytes` the inverse.
     """
     rng, ring = np.random.default_rng([n, d]), ShareRing(PRODUCT_VALUE_BITS)
     factors = [rng.integers(-128, 128, shape) for shape in ((n, d), (d, n))]
-    vectors = [ring.uniform(Prg.fresh("bench"), (len(W), visits)) for W in factors]
+    vectors = [ring.uniform(Prg.fresh("bench"), (len(W), iterations)) for W in factors]
     ends = [_Ends(engine(PRODUCT_VALUE_BITS)) for engine in SHARE_SCHEMES.values()]
     for turn in range(pairs + 1):  # the first one only loads modules
         for end in ends:
@@ -40,10 +40,11 @@ def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
                 end.exchange(W, V)
             if not turn:
                 end.spent = {part: [] for part in PRODUCT_STEPS}
-    row: dict[str, Any] = {"what": f"products {n}x{d}, {visits} visits", "parties": 1, "mode": "shares"}
+    row: dict[str, Any] = {"what": f"products {n}x{d}, {iterations} iterations", "parties": 1, "mode": "shares"}
     for end in ends:
         item = {
-            part: 1e3 * median(np.reshape(end.spent[part], (pairs, 2)).sum(axis=1)) / visits for part in PRODUCT_STEPS
+            part: 1e3 * median(np.reshape(end.spent[part], (pairs, 2)).sum(axis=1)) / iterations
+            for part in PRODUCT_STEPS
         }
         row |= {f"{end.name}_{part}_ms": ms for part, ms in item.items()}
         row[f"{end.name}_ms"] = sum(item.values())
@@ -80,6 +81,6 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - started, result
 
 
-def all_products(sizes: Sequence[tuple[int, int]], visits: Sequence[int] = (16, 1)) -> list[dict[str, Any]]:
+def all_products(sizes: Sequence[tuple[int, int]], iterations: Sequence[int] = (16, 1)) -> list[dict[str, Any]]:
     """Return a row for each size and number of iterations in a chunk."""
-    return [products(n, d, visit) for n, d in sizes for visit in visits]
+    return [products(n, d, count) for n, d in sizes for count in iterations]

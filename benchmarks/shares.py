@@ -120,7 +120,7 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
     parties = made_up(n * batches, d)
     options: dict[str, Any] = {"model": Logistic(), "optimizer": FedSGD(lr=0.1), "batch_size": n, "epochs": epochs}
     job = Job(**options, protocol=Protocol(shares=Shares(chunk=epochs)))
-    once, (ahead, visits) = _longer(job, parties)
+    once, (ahead, iterations) = _longer(job, parties)
     parts = once[2]
     engines = Ckks(), Ckks(library="seal")
     sealed, on_seal = (Job(**options, protocol=Protocol(residual=engine), accepts=("columns",)) for engine in engines)
@@ -130,14 +130,14 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
     far = simulate(_few(job, 2), parties, network=Network(mbps=1e6, rtt_ms=1e3 * _FAR))
     counters = [part.counters for part in parts.values()]
     path = max((part.path for part in parts.values()), key=lambda path: float(path[Stage.TRAIN].sum()))
-    one = 1e3 * (ahead + visits) / rounds / len(parties)
+    one = 1e3 * (ahead + iterations) / rounds / len(parties)
     of_sealed, of_seal = (1e3 * (engine - spent[2][0]) / rounds for engine, _ in spent[:2])
     return {
         "what": f"{n}x{d}",
         "parties": len(parties),
         "mode": "shares",
         "cpu_ahead_ms": 1e3 * ahead / rounds / len(parties),
-        "cpu_visit_ms": 1e3 * visits / rounds / len(parties),
+        "cpu_iteration_ms": 1e3 * iterations / rounds / len(parties),
         "cpu_sealed_ms": of_sealed,
         "cpu_seal_ms": of_seal,
         "ratio": one / of_sealed,
@@ -168,8 +168,8 @@ def _longer(job: Job, parties: Sequence[Party]) -> tuple[Measured, tuple[float, 
 
 def _without_measuring(result: Measured) -> tuple[float, float]:
     """Return processor seconds of the offline phase and of the iterations."""
-    (ahead, _), visits, parts = result
-    return ahead, visits - sum(part.counters.seconds(Stage.EVALUATE) for part in parts.values())
+    (ahead, _), iterations, parts = result
+    return ahead, iterations - sum(part.counters.seconds(Stage.EVALUATE) for part in parts.values())
 
 
 def _few(job: Job, epochs: int) -> Job:
@@ -206,8 +206,8 @@ def _apart(job: Job, parties: Sequence[Party]) -> Measured:
 
         ahead, _ = _processor(lambda: run_threads({p.name: partial(prepare, p) for p in parties}, clock))
         roles = {p.name: partial(take_part, job, p, parties=names, ahead=Path(folder) / p.name) for p in parties}
-        visits, parts = _processor(lambda: run_threads(roles, clock))
-    return (ahead, sum(sent)), visits, parts
+        iterations, parts = _processor(lambda: run_threads(roles, clock))
+    return (ahead, sum(sent)), iterations, parts
 
 
 def _processor(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -253,7 +253,7 @@ def table(data: Path, name: str) -> dict[str, Any]:
     lines: dict[str, Any] = {
         "what": name,
         "parties": len(parties),
-        "mode": f"{job.optimizer.name}, {result.costs.rounds} visits",
+        "mode": f"{job.optimizer.name}, {result.costs.rounds} iterations",
         "metric": ranked,
         "auc": measured[ranked],
         "auc_float": exact[ranked],
@@ -294,10 +294,10 @@ def in_floats(job: Job, result: Run, parties: Sequence[Party]) -> dict[str, floa
     else:
         steps = job.optimizer
         assert isinstance(steps, FedSGD), "all other tables are trained by it"
-        for t, visit in enumerate(schedule.iterations()):
-            g = loss.residual(X[visit.rows] @ model.theta, targets[visit.rows])
-            rate = steps.eta(t, len(parties)) / len(visit.rows)
-            model.theta = model.theta - rate * X[visit.rows].T @ g
+        for t, iteration in enumerate(schedule.iterations()):
+            g = loss.residual(X[iteration.rows] @ model.theta, targets[iteration.rows])
+            rate = steps.eta(t, len(parties)) / len(iteration.rows)
+            model.theta = model.theta - rate * X[iteration.rows].T @ g
     return metrics.evaluate(loss, X[schedule.test] @ model.theta, y[schedule.test], classes)
 
 

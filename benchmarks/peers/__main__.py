@@ -87,6 +87,8 @@ class Runs:
             return
         bar = self._bar(part)
         for system in systems:
+            if self._again:
+                self._discard(part, system)
             rows = []
             for k, settings in enumerate(system.ladder(self._quick)):
                 rows.append(self._row(part, system, settings, "loopback"))
@@ -149,6 +151,11 @@ class Runs:
         )
         self._write(part, result | {"machine": machine(), "rows": rows})
         return row
+
+    def _discard(self, part: str, system: System) -> None:
+        """Discard the stored rows of a system, so that rows of other settings and machines do not remain."""
+        result = self._read(part)
+        self._write(part, result | {"rows": [row for row in result["rows"] if row["system"] != system.name]})
 
     def _run(self, part: str, system: System, settings: dict[str, Any], network: Network | None, folder: Path) -> Found:
         if part == "psi":

@@ -22,7 +22,7 @@ WORDS = {  # words for settings on a page
     "epochs": "{} epochs",
     "step": "step {:g}",
     "sigmoid": "sigmoid {}",
-    "visits": "{} visits",
+    "iterations": "{} iterations",
     "trees": "{} trees",
     "depth": "depth {}",
     "bins": "{} bins",

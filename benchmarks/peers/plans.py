@@ -48,13 +48,13 @@ def _default(_: dict[str, Any]) -> vfl.Job:
 
 
 def _descent(settings: dict[str, Any]) -> vfl.Job:
-    visits = settings["visits"]
+    iterations = settings["iterations"]
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.BlockDescent(),
         batch_size="all",
-        epochs=visits,
-        evaluate_every=visits,
+        epochs=iterations,
+        evaluate_every=iterations,
         test_fraction=HELD_OUT,
         protocol=vfl.Protocol(shares=vfl.Shares()),
     )
@@ -97,10 +97,10 @@ LINEAR_SYSTEMS = (
     System("ours-default", "securevfl, default options", OURS_READ, job=_default),
     System(
         "ours-cheapest",
-        "securevfl, block_descent, the fewest visits that are enough",
+        "securevfl, block_descent, the fewest iterations that are enough",
         OURS_READ,
-        settings=tuple({"visits": visits} for visits in (8, 12, 16)),
-        quick=({"visits": 4},),
+        settings=tuple({"iterations": iterations} for iterations in (8, 12, 16)),
+        quick=({"iterations": 4},),
         job=_descent,
     ),
     System(

@@ -29,7 +29,7 @@ def test_a_size_separates_the_offline_phase_and_one_round_trip() -> None:
 @pytest.mark.long
 def test_products_are_timed_on_both_engines_in_turns() -> None:
     row = products(40, 4, 2, pairs=1)
-    assert row["what"] == "products 40x4, 2 visits"
+    assert row["what"] == "products 40x4, 2 iterations"
     assert row["bytes"] <= 1.05
     assert row["ratio"] == pytest.approx(row["lattice_ms"] / row["kernel_ms"])
     assert row["kernel_ms"] == pytest.approx(sum(row[f"kernel_{part}_ms"] for part in PRODUCT_STEPS))

@@ -69,6 +69,15 @@ def test_the_same_command_repeats_only_failed_runs(tmp_path: Path, monkeypatch: 
     again = json.loads((tmp_path / "psi.json").read_text())["rows"]
     assert [row for row in again if row["system"] == "ours-align"] == ours
 
+    stored = json.loads((tmp_path / "psi.json").read_text())
+    stored["rows"].append(ours[0] | {"settings": {"ids": 7}})  # of settings that are not tried any more
+    (tmp_path / "psi.json").write_text(json.dumps(stored))
+    ran.clear()
+    command.main([*words, "ours-align", "--again"])
+    assert set(ran) == {"ours-align"}
+    left = [row for row in json.loads((tmp_path / "psi.json").read_text())["rows"] if row["system"] == "ours-align"]
+    assert [row["failed"] for row in left] == ["still not"] * len(ran)
+
 
 def test_the_cheapest_sufficient_settings_are_shown() -> None:
     from benchmarks.peers.page import best
