@@ -206,6 +206,24 @@ def test_rows_to_score_are_one_of_each_id(suffix: str, tmp_path: Path) -> None:
         rows_of_file(part, path, ReadOptions(duplicates="first"))
 
 
+@pytest.mark.parametrize("duplicates", ["first", "last"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("id_column", ["id,", "id,town"])
+def test_ids_by_the_rule_keep_the_spelling_of_their_row(
+    duplicates: Any, suffix: str, id_column: str, tmp_path: Path
+) -> None:
+    """The table of one row of each id has as many spellings as ids, in the same order, with capitals as in the file."""
+    spellings, towns = [text.upper() if row % 3 else text for row, text in enumerate(IDS)], ["Bonn"] * ROWS
+    table = pa.table({"id": spellings, "town": towns, "a": COLUMNS["a"], "y": Y})
+    path = tmp_path / f"t.{suffix}"
+    pyarrow.csv.write_csv(table, path) if suffix == "csv" else pq.write_table(table, path)
+    found = read_table(path, ReadOptions(id_column=id_column, duplicates=duplicates))
+    assert found.written is not None
+    assert len(set(found.ids.tolist())) == len(found.ids) == N
+    expected = [spellings[row] for row in REMAINING[duplicates]]
+    assert list(found.written) == (expected if id_column == "id," else [(text, "Bonn") for text in expected])
+
+
 def test_the_copy_of_a_table_counts_only_the_rows_that_remain(tmp_path: Path) -> None:
     constant = {"a": COLUMNS["a"], "c": [1.0] * N + [2.0] * (ROWS - N)}
     path = write(tmp_path, "csv", constant)

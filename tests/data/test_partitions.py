@@ -207,3 +207,21 @@ def test_a_table_that_the_disk_has_changed_goes_to_no_worker(stored_tables: Path
     (tmp_path / "shop.table").write_bytes(changed)
     with raises_code(DataError, "SVFL-TABLE-CHANGED"):
         partition_party("shop", tmp_path / "shop.table", Rooms())
+
+
+@pytest.mark.exact_outputs
+def test_parts_that_end_with_a_block_are_multiplied_whole(tmp_path: Path) -> None:
+    """512 training rows in two parts of 256 rows, which is the number of rows of a block of an encrypted product."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(640, 12))
+    y = (X @ rng.normal(size=12) > 0).astype(np.int8)
+    for name, columns in (("bank", slice(0, 4)), ("shop", slice(4, 12))):
+        content = {"id": np.arange(640)} | ({"y": y} if name == "bank" else {})
+        content |= {f"c{j}": column for j, column in enumerate(X[:, columns].T)}
+        parquet.write_table(pa.table(content), tmp_path / f"{name}.parquet")
+        store_table(name, tmp_path / f"{name}.parquet", tmp_path / f"{name}.table")
+    bank, shop = (open_table(name, tmp_path / f"{name}.table") for name in ("bank", "shop"))
+    alone = vfl.simulate(scaled_job(vfl.Ckks()), [bank, shop])
+    run = vfl.simulate(scaled_job(vfl.Ckks()), [bank, partition_party("shop", tmp_path / "shop.table", Rooms())])
+    for name, part in alone.parts.items():
+        np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=2e-5)

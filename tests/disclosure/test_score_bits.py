@@ -147,6 +147,20 @@ def test_a_sheet_names_only_columns_of_its_owner() -> None:
     assert "of the variation in" not in at_bank
 
 
+@pytest.mark.parametrize("constant", [(), (0,), (1,), (0, 2, 5), (4,)])
+def test_the_most_readable_column_is_named_next_to_constants(constant: tuple[int, ...]) -> None:
+    """The third of four varying columns is the common part of the others, wherever constant columns are."""
+    rng, count = np.random.default_rng(7), 4 + len(constant)
+    varying = [j for j in range(count) if j not in constant]
+    noise, common = rng.normal(size=(4096, 4)), rng.normal(size=4096)
+    noise[:, 2] = 0.0
+    X = np.full((4096, count), 3.0)
+    X[:, varying] = common[:, None] + noise
+    found = InformationContent.of(X, [f"c{j}" for j in range(count)])
+    assert found.readable_column == f"c{varying[2]}"
+    assert found.readable_share > 0.5
+
+
 def test_independent_columns_are_hardly_readable() -> None:
     """One score of many independent columns reveals little of each, and nothing of a table without columns."""
     X = np.random.default_rng(6).normal(size=(4096, 50))

@@ -20,6 +20,7 @@ from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
+from securevfl.models.row_weights import Weights
 from securevfl.optim.block_descent import early_stop_rounds
 from securevfl.optim.defaults import iteration_factor
 from securevfl.training.checkpoint import MAX_CHECKPOINTS, Checkpoint, Checkpoints
@@ -134,6 +135,21 @@ def test_weights_of_metrics_are_those_of_the_evaluated_rows() -> None:
     with raises_code(TableError, "SVFL-TABLE-WEIGHTS"):
         data.metric_weights(np.flatnonzero(weights == 0))
     assert TrainingData(shop, schedule, job.loss, scale="standard").metric_weights(schedule.test) is None
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("weights", [None, Weights(classes="balanced")], ids=["equal", "balanced"])
+def test_targets_by_output_are_pairs_of_a_row_and_an_output(classes: int, weights: Weights | None) -> None:
+    blocks, y = random_blocks(2, 60, 3), np.repeat(np.arange(4), (30, 15, 10, 5)) % classes
+    parties = parties_of(blocks, y, ids=range(60))
+    job = vfl.Job(model="one_vs_rest" if classes > 2 else "logistic", protocol="open", test_fraction=0.3, epochs=1)
+    schedule, outputs = job.schedule(register_of(parties)), 1 if classes == 2 else classes
+    data = TrainingData(parties[0], schedule, job.loss, scale="standard", weights=weights)
+    found, by_row = data.loss_targets_by_output(schedule.train, outputs), data.loss_targets(schedule.train)
+    assert found is not None
+    assert by_row is not None
+    assert by_row.shape[1] == outputs + (weights is not None)
+    assert found.tolist() == [[row[j], *row[outputs:]] for row in by_row.tolist() for j in range(outputs)]
 
 
 def test_public_sizes_are_counted_from_the_tables() -> None:

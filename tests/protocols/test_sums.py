@@ -2,6 +2,7 @@
 several at once over a channel.
 """
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -163,6 +164,16 @@ def test_coalitions_are_described_in_a_sentence() -> None:
     ]
     for sums, start in descriptions:
         assert sums.coalition(passives).startswith(start)
+
+
+@pytest.mark.parametrize("topology", ["ring", "star", "tree"])
+@pytest.mark.parametrize("count", [3, 4, 6, 7])
+def test_the_stated_coalition_is_one_of_the_smallest(topology: Any, count: int) -> None:
+    passives, sums = [f"p{k}" for k in range(count)], vfl.TreeSum(topology=topology)
+    sizes = {name: len(others) for name, others in sums.coalitions(("active", *passives)).items()}
+    stated = re.search(r"outputs of (p\d+)", sums.coalition(passives))
+    assert stated is not None
+    assert sizes[stated[1]] == min(sizes.values())
 
 
 def test_explain_describes_coalitions_of_masked_sums() -> None:

@@ -1,8 +1,10 @@
 """A run that is interrupted in any round and resumed ends with the weights of an uninterrupted run."""
 
 import stat
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +12,16 @@ from builders import make_job, raises_code, random_parties
 
 import securevfl as vfl
 from securevfl.base.checked_files import read_checked_json, write_checked_json
+from securevfl.data.party import Helper
 from securevfl.errors import DataError
+from securevfl.families import leak_kinds
 from securevfl.families.score_results import Measurement
 from securevfl.families.state import State
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.training.checkpoint import MAX_CHECKPOINTS, Checkpoint, Checkpoints, common_round
 from securevfl.training.run_setup import run_key
+from tests.disclosure.test_score_bits import EXAMPLES, independent_tables
 from tests.small_keys import SMALL
 
 
@@ -32,20 +37,22 @@ def local_steps_job(sums: SumProtocol | str, residual: Engine | str | None, **ke
     )
 
 
-def own_checkpoints(folder: Path, names: list[str]) -> dict[str, Checkpoints]:
-    return {name: Checkpoints(folder / name, name, every=3) for name in names}
+def own_checkpoints(folder: Path, names: list[str], every: int = 3) -> dict[str, Checkpoints]:
+    return {name: Checkpoints(folder / name, name, every=every) for name in names}
 
 
-def interrupted(work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int) -> vfl.Run:
+def interrupted(work: vfl.Job, parties: Sequence[Any], folder: Path, *stops: int, every: int = 3) -> vfl.Run:
+    """Return the run that is interrupted after each of these rounds and resumed each time."""
     names = [party.name for party in parties]
+    for stop in stops:
 
-    def on_round(done: int, of: int) -> None:
-        if done == at:
-            raise Cut
+        def on_round(done: int, of: int, stop: int = stop) -> None:
+            if done == stop:
+                raise Cut
 
-    with pytest.raises(Cut):
-        vfl.simulate(work, parties, checkpoints=own_checkpoints(folder, names), on_round=on_round)
-    return vfl.simulate(work, parties, checkpoints=own_checkpoints(folder, names))
+        with pytest.raises(Cut):
+            vfl.simulate(work, parties, checkpoints=own_checkpoints(folder, names, every), on_round=on_round)
+    return vfl.simulate(work, parties, checkpoints=own_checkpoints(folder, names, every))
 
 
 @cache
@@ -74,6 +81,19 @@ def test_the_weights_are_those_of_the_undisturbed_run(
     for name, part in undisturbed_run.parts.items():
         np.testing.assert_allclose(again.parts[name].theta, part.theta, rtol=0, atol=tolerance)
     assert again.costs.rounds == undisturbed_run.costs.rounds
+    assert [record["round"] for record in again.history] == [record["round"] for record in undisturbed_run.history]
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_two_interruptions_leave_the_count_of_rounds(name: str, tmp_path: Path) -> None:
+    """A kernel model exchanges the phases of all batches before its first round, and again after each interruption."""
+    work = vfl.Job(**{"batch_size": 60, "epochs": 2} | EXAMPLES[name] | {"accepts": [*leak_kinds()]})
+    helpers = [Helper(helper, role) for helper, role in work.family.example_helpers]
+    parties = [*independent_tables(work.family.max_parties or 3), *helpers]
+    undisturbed_run = vfl.simulate(work, parties)
+    stops = [stop for stop in (2, 4) if stop < undisturbed_run.history[-1]["round"]]
+    again = interrupted(work, parties, tmp_path, *stops, every=1)
+    assert again.costs.rounds == undisturbed_run.costs.rounds * (1 + len(stops) if "kernel" in name else 1)
     assert [record["round"] for record in again.history] == [record["round"] for record in undisturbed_run.history]
 
 

@@ -94,6 +94,9 @@ def test_few_bad_rows_are_no_divergence_and_many_are(loss: str) -> None:
     check_final_loss(LOSSES[loss], good, y, 3)
     with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED"):
         check_final_loss(LOSSES[loss], 100 * bad, y, 3)
+    for row in range(len(good)):
+        with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED"):
+            check_final_loss(LOSSES[loss], np.where(np.arange(len(good))[:, None] == row, np.nan, good), y, 3)
 
 
 def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None:
