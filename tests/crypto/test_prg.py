@@ -132,6 +132,17 @@ def test_a_copy_in_another_process_refuses(monkeypatch):
         prg.array(1, np.uint64)
 
 
+def test_copies_of_running_streams_refuse_too(monkeypatch):
+    """A stream that was begun before a process was forked, of a generator's child and of several keys, is not read."""
+    streams = [Prg.fresh("fork").keystream(), *first_streams([bytes(32), bytes([1] * 32)], "fork")]
+    for stream in streams:
+        stream.fill(np.empty(3, np.uint64))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for stream in streams:
+        with raises_code(CryptoError, "SVFL-CRYPTO-REUSE"):
+            stream.fill(np.empty(1, np.uint8))
+
+
 def test_bytes_are_uniform():
     counts = np.bincount(Prg.fresh("bytes").array(1 << 17, np.uint64).view(np.uint8), minlength=256)
     expected = (1 << 20) / 256

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from securevfl.data.columns import Columns, columns_of
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_party, read_table
 from securevfl.data.store import copy_to_temporary_table
+from securevfl.data.text_types import CURRENCY_SIGNS
 from securevfl.job import Job, column_types_of
 from securevfl.organisations.http_requests import ScoreRequests
 from securevfl.training.model_part import ModelPart
@@ -589,6 +591,20 @@ def test_bins_and_special_codes_may_be_numbers_of_numpy() -> None:
     kind = read_types({"c": {"bins": list(np.array([1, 2.5])), "special": [np.int32(-1), np.float64(2.5)]}})["c"]
     assert kind.edges == (1.0, 2.5)
     assert kind.special == ("-1", "2.5")
+
+
+@pytest.mark.parametrize("unit", sorted(CURRENCY_SIGNS))
+def test_an_amount_has_its_sign_wherever_the_unit_stands(unit: str) -> None:
+    """Every spelling of a unit stands before or after the amount, with and without a space, after each sign."""
+    texts, values = list[str](), list[float]()
+    for spelling, (sign, factor), space in product(
+        (unit, *CURRENCY_SIGNS[unit]), (("", 1), ("+", 1), ("-", -1)), ("", " ")
+    ):
+        for amount, number in (("12.50", 12.5), ("0.25", 0.25), ("1,234.75", 1234.75)):
+            texts += [f"{sign}{spelling}{space}{amount}", f"{sign}{amount}{space}{spelling}"]
+            values += 2 * [factor * number]
+    declared = read_types({"c": {"type": "currency", "unit": unit}})
+    assert columns_of("shop", {"c": texts}, declared=declared).X[:, 0].tolist() == values
 
 
 def test_no_result_depends_on_the_order_of_a_set(tmp_path: Path) -> None:

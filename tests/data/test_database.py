@@ -18,6 +18,7 @@ from builders import raises_code
 from postgres import PASSWORD, postgres
 
 import securevfl as vfl
+from securevfl.cli.database_tables import with_stored_queries
 from securevfl.data.query_rows import MAX_EXACT_INTEGER, file_of_table, is_database, store_query
 from securevfl.data.readers import read_party
 from securevfl.errors import DataError, TableError
@@ -108,6 +109,16 @@ def test_the_file_equals_the_table_and_keeps_types(address: str, tmp_path: Path)
     assert stored["id"].to_pylist() == list(range(1, 400_001))
     assert stored["x"].type == pa.float64()
     assert pa.parquet.ParquetFile(tmp_path / "c.parquet").num_row_groups > 1
+
+
+@pytest.mark.parametrize("names", [("a-1", "a_1"), ("a_1", "a-1"), ("a.b", "a b", "a_b")])
+def test_similar_names_of_parties_keep_their_own_tables(address: str, names: tuple[str, ...]) -> None:
+    data = tuple(f"{name}={address}" for name in names)
+    queries = tuple(f"{name}=select {k} as number from bank" for k, name in enumerate(names))
+    files = [item.partition("=") for item in with_stored_queries(data, queries)]
+    assert [name for name, _, _ in files] == list(names)
+    numbers = [set(pyarrow.parquet.read_table(file)["number"].to_pylist()) for _, _, file in files]
+    assert numbers == [{k} for k in range(len(names))]
 
 
 def test_open_connections_of_any_driver_can_be_used(address: str) -> None:
