@@ -7,7 +7,6 @@ trains its model, for example `rounds` (homomorphic encryption) or `shares` (sec
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -33,7 +32,7 @@ from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import RESIDUAL_FAMILIES, why_not_on_shares
 from securevfl.options import JobKeywords
-from securevfl.untrusted import MAX_TOML_BYTES, UntrustedInputError, check_plain, parse_toml
+from securevfl.untrusted import UntrustedInputError, check_plain, read_toml
 
 DATA_KEY = "data"
 """The key of a job file that lists the parties' data files on one computer; it is not part of the job."""
@@ -321,7 +320,7 @@ def column_types_in(path: str | Path) -> dict[str, ColumnType]:
 def _read(path: str | Path) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
-            return parse_toml(file.read(MAX_TOML_BYTES + 1).removeprefix(codecs.BOM_UTF8))
+            return read_toml(file)
     except OSError as cause:
         raise ConfigError(
             f"{path}: the job file cannot be read ({cause.strerror})",

@@ -8,12 +8,13 @@ ValueError; callers convert it to an error with a code.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 MAX_TOML_BYTES = 1 << 20
 """Largest size of a job file or a file of peers."""
@@ -124,6 +125,11 @@ def _check_length(items: Mapping[Any, Any] | Sequence[Any]) -> None:
         raise UntrustedInputError(f"a list or a table has {len(items):,} entries, and at most {MAX_LIST:,} are allowed")
 
 
+def read_toml(file: BinaryIO) -> dict[str, Any]:
+    """Parse a TOML file, which may begin with a byte order mark, as `parse_toml` does, without reading a larger one."""
+    return parse_toml(file.read(MAX_TOML_BYTES + len(codecs.BOM_UTF8) + 1).removeprefix(codecs.BOM_UTF8))
+
+
 def parse_toml(data: bytes) -> dict[str, Any]:
     """Parse TOML within the bounds of this module.
 
@@ -137,7 +143,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
         UntrustedInputError: a bound is exceeded, or the file is not TOML.
     """
     if len(data) > MAX_TOML_BYTES:
-        raise UntrustedInputError(f"the file has {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are allowed")
+        raise UntrustedInputError(f"the file has more than the {MAX_TOML_BYTES:,} bytes that are allowed")
     if any(line.count(b".") > _MAX_KEY_PARTS for line in data.splitlines()):
         raise UntrustedInputError(f"a line has more than {_MAX_KEY_PARTS} dots")
     try:

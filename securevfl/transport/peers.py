@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from securevfl.base.config import Config
 from securevfl.errors import ConfigError
-from securevfl.untrusted import MAX_NAME, MAX_TOML_BYTES, UntrustedInputError, parse_toml
+from securevfl.untrusted import MAX_NAME, UntrustedInputError, read_toml
 
 
 class Peers(Config):
@@ -97,7 +97,7 @@ class Peers(Config):
         """Read a file of peers, or raise ConfigError with one line for each problem."""
         try:
             with Path(path).open("rb") as file:
-                keys = parse_toml(file.read(MAX_TOML_BYTES + 1))
+                keys = read_toml(file)
         except OSError as cause:
             raise ConfigError(
                 f"the file of peers {path} cannot be read ({cause.strerror})",

@@ -21,7 +21,7 @@ from securevfl.credit.onnx_export import to_onnx
 from securevfl.credit.scorecard import ScorecardScale, scorecard
 from securevfl.data.column_types import ColumnType, read_types
 from securevfl.data.columns import columns_of
-from securevfl.data.declared_bins import MIN_DECLARED_ROWS
+from securevfl.data.declared_bins import MIN_DECLARED_ROWS, declared_text_woe
 from securevfl.data.preparation import Preparation, fit_preparation
 from securevfl.data.validation import MISSING_TEXTS
 from securevfl.data.woe import Woe
@@ -391,6 +391,18 @@ def test_texts_and_gaps_that_share_a_bin_are_reported(kind: str) -> None:
         income = np.append(np.full(30, np.nan), np.arange(570.0))
         (notice,) = notices_of({"income": income}, {"income": {"bins": [200]}}, options)
         assert "the 30 missing values of column 'income' share a bin with the median" in notice
+
+
+@pytest.mark.parametrize("rows", [(300, 200, 100), (100, 200, 300), (150, 300, 150), (200, 200, 200)])
+@pytest.mark.parametrize("few", [1, 39, 40, 41])
+def test_rare_other_texts_join_the_most_frequent_bin(rows: tuple[int, int, int], few: int) -> None:
+    """With fewer than 40 rows they join it, whatever its place in the declaration; otherwise they are a bin."""
+    groups = (("Ulm",), ("Bonn",), ("Kiel",))
+    counts = dict(zip(("Ulm", "Bonn", "Kiel"), rows, strict=True)) | {"Paris": few}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataNotice)
+        found = declared_text_woe("bank", "town", counts, groups, Woe(rows=40))
+    assert found.other == (3 if few >= 40 else rows.index(max(rows)))
 
 
 @pytest.mark.parametrize("kind", ["woe", "0/1 columns", "codes"])

@@ -1,8 +1,9 @@
 """A job file from a stranger: it selects no code, and every size in it is bounded before anything is computed."""
 
+import codecs
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -17,6 +18,7 @@ from securevfl.base.extensions import ALLOW_VARIABLE
 from securevfl.cli.main import app
 from securevfl.errors import ConfigError, SecureVFLError
 from securevfl.families.fdml.stored_sums import STORED_SUMS
+from securevfl.job import column_types_in
 from securevfl.models import MODELS
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.rule_choice import RULES
@@ -25,7 +27,7 @@ from securevfl.protocols.engines import ENGINES
 from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.transport.peers import Peers
-from securevfl.untrusted import MAX_INTEGER, UntrustedInputError, check_plain
+from securevfl.untrusted import MAX_INTEGER, MAX_TOML_BYTES, UntrustedInputError, check_plain
 from tests.builders import raises_code, random_parties
 
 torch = pytest.importorskip("torch")
@@ -54,6 +56,37 @@ def written_tables(folder: Path) -> list[str]:
     (folder / "bank.csv").write_text("id,age,y\n" + "".join(f"{k},{k % 7},{k % 2}\n" for k in range(200)))
     (folder / "shop.csv").write_text("id,a,b\n" + "".join(f"{k},{k % 5},{k % 3}\n" for k in range(200)))
     return ["--data", f"bank={folder / 'bank.csv'}", "--data", f"shop={folder / 'shop.csv'}"]
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "job": vfl.Job.load,
+    "types": column_types_in,
+    "peers": Peers.load,
+}
+BEGINNINGS = {
+    "job": 'model = "logistic"\n',
+    "types": 'age = "number"\n',
+    "peers": 'active = "bank"\npassives = ["shop"]\n[address]\nbank = "localhost:7301"\n',
+}
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["no mark", "byte order mark"])
+@pytest.mark.parametrize("name", READERS)
+def test_files_are_read_whole_or_refused(name: str, mark: bytes, tmp_path: Path) -> None:
+    """Comments fill the file to its largest size, with the last key at its end, and then exceed it in every way."""
+    path, first = tmp_path / "file.toml", BEGINNINGS[name].encode()
+
+    def written(size: int, last: bytes = b"") -> Path:
+        comment = b"#" * (size - len(first) - len(last) - 1) + b"\n"
+        path.write_bytes(mark + first + comment + last)
+        return path
+
+    READERS[name](written(MAX_TOML_BYTES))
+    wrong = b'[another]\nkey = "of no use"\n'
+    for size, last in ((MAX_TOML_BYTES, wrong), *((MAX_TOML_BYTES + k, b"") for k in (1, 2, 3, 4, 5, 4096))):
+        with pytest.raises(ConfigError) as refused:
+            READERS[name](written(size, last))
+        assert ("more than the 1,048,576 bytes" in str(refused.value)) == (size > MAX_TOML_BYTES)
 
 
 @pytest.mark.parametrize(
