@@ -6,6 +6,7 @@ small blocks must be its result with one block.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +33,7 @@ from securevfl.data.party import Party
 from securevfl.data.preparation import SourceColumn
 from securevfl.data.readers import read_party
 from securevfl.data.register import Register
+from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import CryptoError
 from securevfl.families.fdskl import fdskl_participant
 from securevfl.families.shares import shares_participant
@@ -175,16 +177,20 @@ def measured_on_shares(rows: int) -> Any:
     y = (sum(block.sum(axis=1) for block in blocks) > 0).astype(int)
     shares = vfl.Shares(open_weights=("bank", "shop"), scores="exact")
     job = vfl.Job(model="logistic", protocol=vfl.Protocol(shares=shares), epochs=10, batch_size="all",
-                  test_fraction=0.25, accepts=["small_metrics", "opened_weights"])  # fmt: skip
+                  test_fraction=0.25, accepts=["small_metrics", "opened_weights", "exact_scores"])  # fmt: skip
     parties = parties_of(blocks, y)
-    run, test = vfl.simulate(job, parties), job.schedule(parties[0].register).test
+    with tempfile.TemporaryDirectory() as folder:
+        ledgers = {party.name: DisclosureLedger(Path(folder) / party.name, party.name) for party in parties}
+        run, test = vfl.simulate(job, parties, ledgers=ledgers), job.schedule(parties[0].register).test
+        entries = [entry.disclosure for ledger in ledgers.values() for entry in ledger.read().entries]
+    counts = [(entry.learner, entry.kind, entry.count) for entry in entries]
     assert len(test) == run.active.held_out == rows
     f = run.decision({party.name: party.X[test] for party in parties})
     exact = evaluate(job.model.loss, f, y[test], np.array([0, 1]))
     assert run.metrics["auc"] == pytest.approx(exact["auc"], abs=0.1)
     assert run.metrics["loss"] == pytest.approx(exact["loss"], abs=0.1)
     assert exact["auc"] > 0.9  # with the label of another row, a row is as good as noise
-    return sum(int(count) for _, _, count in run.active.calibration)
+    return [sum(int(count) for _, _, count in run.active.calibration), counts]
 
 
 LOOKUPS = (

@@ -67,6 +67,24 @@ def test_a_limit_is_that_of_all_peers(kind: str, tmp_path: Path) -> None:
     assert "all peers together at most 10" in refusals[0]
 
 
+@pytest.mark.parametrize("earlier", [(), ("bank1",), ("bank0",), ("bank0", "bank1")])
+def test_a_sheet_shows_the_sum_over_peers_of_earlier_runs(earlier: tuple[str, ...], tmp_path: Path) -> None:
+    """The limit stands beside the sum of all peers as soon as another peer has received something."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    ledger.set_limit("columns", Limit(30))
+    for name in earlier:
+        ledger.record(SHOP.register, (f"run of {name}", ""), [Disclosure("columns", name, ("shop",), 2, 40)])
+    job = vfl.Job(
+        model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(sum="direct", residual=vfl.Ckks()),
+        batch_size="all", epochs=3, test_fraction=0, accepts=("rank", "fresh_equations", "label_auc"),
+    )  # fmt: skip
+    sheet = vfl.explain(job, [SHOP], others={"bank1": 3}, ledgers={"shop": ledger}).partition("your limits")[2]
+    of_all = [line for line in sheet.splitlines() if "all peers" in line]
+    assert len(of_all) == ("bank0" in earlier), sheet
+    (limited,) = [line for line in sheet.splitlines() if "at most 30" in line]
+    assert limited in (of_all or [line for line in sheet.splitlines() if "bank1" in line])
+
+
 def test_two_peers_at_once_share_a_limit(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     ledger.set_limit("columns", Limit(10))

@@ -12,7 +12,12 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import DivergenceError, LabelError, RangeError
-from securevfl.families.divergence import DivergenceDetector, check_final_loss
+from securevfl.families.divergence import (
+    DIVERGENCE_FACTOR,
+    DIVERGENCE_WINDOW_ROWS,
+    DivergenceDetector,
+    check_final_loss,
+)
 from securevfl.models.losses import LOSSES
 
 
@@ -97,6 +102,39 @@ def test_few_bad_rows_are_no_divergence_and_many_are(loss: str) -> None:
     for row in range(len(good)):
         with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED"):
             check_final_loss(LOSSES[loss], np.where(np.arange(len(good))[:, None] == row, np.nan, good), y, 3)
+
+
+def diverged(batches: list[tuple[int, bool]], rows: int) -> int | None:
+    """Return the first batch at which the latest batches with at least `rows` rows have too large a loss, by a loop."""
+    for last in range(len(batches)):
+        window: list[tuple[int, bool]] = []
+        for batch in reversed(batches[: last + 1]):
+            window.append(batch)
+            if sum(size for size, _ in window) >= rows:
+                break
+        lost = sum(size * (4.9**2 if bad else 0.1**2) for size, bad in window)
+        if sum(size for size, _ in window) >= rows and lost > DIVERGENCE_FACTOR * sum(size for size, _ in window):
+            return last
+    return None
+
+
+@pytest.mark.parametrize("rows", [24, 64, 200])
+@pytest.mark.parametrize("sizes", [[8], [7], [9], [16], [24], [64], [65], [3, 8, 13], [1]])
+def test_the_window_is_the_fewest_batches_with_enough_rows(sizes: list[int], rows: int) -> None:
+    draw, found = np.random.default_rng(len(sizes) * 100 + sizes[0]), 0
+    for _ in range(20):
+        bad = draw.random(120) < draw.choice([0.2, 0.4, 0.5])
+        batches = [(sizes[k % len(sizes)], bool(bad[k])) for k in range(120)]
+        watch, raised = DivergenceDetector(LOSSES["square"], rows), None
+        for number, (size, is_bad) in enumerate(batches):
+            try:
+                watch.add_batch(number, np.full((size, 1), 5.9 if is_bad else 1.1), np.ones((size, 1)))
+            except DivergenceError:
+                raised = number
+                break
+        assert raised == diverged(batches, min(rows, DIVERGENCE_WINDOW_ROWS))
+        found += raised is not None
+    assert found
 
 
 def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None:
