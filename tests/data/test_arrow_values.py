@@ -34,26 +34,26 @@ def _pieces(column: pa.Array) -> list[pa.Array | pa.ChunkedArray]:
 def test_floats_are_those_of_arrow(name: str) -> None:
     for piece in _pieces(COLUMNS[name]):
         expected = np.array([np.nan if x is None else float(x) for x in piece.to_pylist()], np.float64)
-        found = float_values(piece)
-        assert found.dtype == np.float64
-        np.testing.assert_array_equal(found, expected)
+        values = float_values(piece)
+        assert values.dtype == np.float64
+        np.testing.assert_array_equal(values, expected)
 
 
 @pytest.mark.parametrize("name", ["whole", "long"])
 @pytest.mark.parametrize("missing", [-1, 12])
 def test_integers_are_those_of_arrow(name: str, missing: int) -> None:
     for piece in _pieces(COLUMNS[name]):
-        found = integer_values(piece, missing)
-        assert found.dtype == np.int64
-        assert found.tolist() == [missing if x is None else x for x in piece.to_pylist()]
+        values = integer_values(piece, missing)
+        assert values.dtype == np.int64
+        assert values.tolist() == [missing if x is None else x for x in piece.to_pylist()]
 
 
 def test_flags_are_those_of_arrow() -> None:
     for column in COLUMNS.values():
         for piece in _pieces(column):
-            found = flag_values(piece.is_valid())
-            assert found.dtype == bool
-            assert found.tolist() == [x is not None for x in piece.to_pylist()]
+            values = flag_values(piece.is_valid())
+            assert values.dtype == bool
+            assert values.tolist() == [x is not None for x in piece.to_pylist()]
 
 
 READ = """

@@ -401,8 +401,8 @@ def test_rare_other_texts_join_the_most_frequent_bin(rows: tuple[int, int, int],
     counts = dict(zip(("Ulm", "Bonn", "Kiel"), rows, strict=True)) | {"Paris": few}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
-        found = declared_text_woe("bank", "town", counts, groups, Woe(rows=40))
-    assert found.other == (3 if few >= 40 else rows.index(max(rows)))
+        bins = declared_text_woe("bank", "town", counts, groups, Woe(rows=40))
+    assert bins.other == (3 if few >= 40 else rows.index(max(rows)))
 
 
 @pytest.mark.parametrize("kind", ["woe", "0/1 columns", "codes"])

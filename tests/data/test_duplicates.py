@@ -217,11 +217,11 @@ def test_ids_by_the_rule_keep_the_spelling_of_their_row(
     table = pa.table({"id": spellings, "town": towns, "a": COLUMNS["a"], "y": Y})
     path = tmp_path / f"t.{suffix}"
     pyarrow.csv.write_csv(table, path) if suffix == "csv" else pq.write_table(table, path)
-    found = read_table(path, ReadOptions(id_column=id_column, duplicates=duplicates))
-    assert found.written is not None
-    assert len(set(found.ids.tolist())) == len(found.ids) == N
+    contents = read_table(path, ReadOptions(id_column=id_column, duplicates=duplicates))
+    assert contents.written is not None
+    assert len(set(contents.ids.tolist())) == len(contents.ids) == N
     expected = [spellings[row] for row in REMAINING[duplicates]]
-    assert list(found.written) == (expected if id_column == "id," else [(text, "Bonn") for text in expected])
+    assert list(contents.written) == (expected if id_column == "id," else [(text, "Bonn") for text in expected])
 
 
 def test_the_copy_of_a_table_counts_only_the_rows_that_remain(tmp_path: Path) -> None:

@@ -156,9 +156,9 @@ def test_the_most_readable_column_is_named_next_to_constants(constant: tuple[int
     noise[:, 2] = 0.0
     X = np.full((4096, count), 3.0)
     X[:, varying] = common[:, None] + noise
-    found = InformationContent.of(X, [f"c{j}" for j in range(count)])
-    assert found.readable_column == f"c{varying[2]}"
-    assert found.readable_share > 0.5
+    content = InformationContent.of(X, [f"c{j}" for j in range(count)])
+    assert content.readable_column == f"c{varying[2]}"
+    assert content.readable_share > 0.5
 
 
 def test_independent_columns_are_hardly_readable() -> None:

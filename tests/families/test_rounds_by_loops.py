@@ -145,11 +145,11 @@ def test_targets_by_output_are_pairs_of_a_row_and_an_output(classes: int, weight
     job = vfl.Job(model="one_vs_rest" if classes > 2 else "logistic", protocol="open", test_fraction=0.3, epochs=1)
     schedule, outputs = job.schedule(register_of(parties)), 1 if classes == 2 else classes
     data = TrainingData(parties[0], schedule, job.loss, scale="standard", weights=weights)
-    found, by_row = data.loss_targets_by_output(schedule.train, outputs), data.loss_targets(schedule.train)
-    assert found is not None
+    by_output, by_row = data.loss_targets_by_output(schedule.train, outputs), data.loss_targets(schedule.train)
+    assert by_output is not None
     assert by_row is not None
     assert by_row.shape[1] == outputs + (weights is not None)
-    assert found.tolist() == [[row[j], *row[outputs:]] for row in by_row.tolist() for j in range(outputs)]
+    assert by_output.tolist() == [[row[j], *row[outputs:]] for row in by_row.tolist() for j in range(outputs)]
 
 
 def test_public_sizes_are_counted_from_the_tables() -> None:

@@ -73,19 +73,19 @@ BEGINNINGS = {
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["no mark", "byte order mark"])
 @pytest.mark.parametrize("name", READERS)
 def test_files_are_read_whole_or_refused(name: str, mark: bytes, tmp_path: Path) -> None:
-    """Comments fill the file to its largest size, with the last key at its end, and then exceed it in every way."""
-    path, first = tmp_path / "file.toml", BEGINNINGS[name].encode()
+    """Comments fill the file to its largest size, with the end key at its end, and then exceed it in every way."""
+    path, beginning = tmp_path / "file.toml", BEGINNINGS[name].encode()
 
-    def written(size: int, last: bytes = b"") -> Path:
-        comment = b"#" * (size - len(first) - len(last) - 1) + b"\n"
-        path.write_bytes(mark + first + comment + last)
+    def written(size: int, end: bytes = b"") -> Path:
+        comment = b"#" * (size - len(beginning) - len(end) - 1) + b"\n"
+        path.write_bytes(mark + beginning + comment + end)
         return path
 
     READERS[name](written(MAX_TOML_BYTES))
-    wrong = b'[another]\nkey = "of no use"\n'
-    for size, last in ((MAX_TOML_BYTES, wrong), *((MAX_TOML_BYTES + k, b"") for k in (1, 2, 3, 4, 5, 4096))):
+    unknown_key = b'[another]\nkey = "of no use"\n'
+    for size, end in ((MAX_TOML_BYTES, unknown_key), *((MAX_TOML_BYTES + k, b"") for k in (1, 2, 3, 4, 5, 4096))):
         with pytest.raises(ConfigError) as refused:
-            READERS[name](written(size, last))
+            READERS[name](written(size, end))
         assert ("more than the 1,048,576 bytes" in str(refused.value)) == (size > MAX_TOML_BYTES)
 
 

@@ -86,15 +86,15 @@ def test_the_weights_are_those_of_the_undisturbed_run(
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_two_interruptions_leave_the_count_of_rounds(name: str, tmp_path: Path) -> None:
-    """A kernel model exchanges the phases of all batches before its first round, and again after each interruption."""
+    """A kernel model exchanges the phases of all batches before its first round, and after each interruption."""
     work = vfl.Job(**{"batch_size": 60, "epochs": 2} | EXAMPLES[name] | {"accepts": [*leak_kinds()]})
     helpers = [Helper(helper, role) for helper, role in work.family.example_helpers]
     parties = [*independent_tables(work.family.max_parties or 3), *helpers]
     undisturbed_run = vfl.simulate(work, parties)
     stops = [stop for stop in (2, 4) if stop < undisturbed_run.history[-1]["round"]]
-    again = interrupted(work, parties, tmp_path, *stops, every=1)
-    assert again.costs.rounds == undisturbed_run.costs.rounds * (1 + len(stops) if "kernel" in name else 1)
-    assert [record["round"] for record in again.history] == [record["round"] for record in undisturbed_run.history]
+    resumed = interrupted(work, parties, tmp_path, *stops, every=1)
+    assert resumed.costs.rounds == undisturbed_run.costs.rounds * (1 + len(stops) if "kernel" in name else 1)
+    assert [record["round"] for record in resumed.history] == [record["round"] for record in undisturbed_run.history]
 
 
 def test_a_kernel_model_goes_on_too(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def diverged(batches: list[tuple[int, bool]], rows: int) -> int | None:
 @pytest.mark.parametrize("rows", [24, 64, 200])
 @pytest.mark.parametrize("sizes", [[8], [7], [9], [16], [24], [64], [65], [3, 8, 13], [1]])
 def test_the_window_is_the_fewest_batches_with_enough_rows(sizes: list[int], rows: int) -> None:
-    draw, found = np.random.default_rng(len(sizes) * 100 + sizes[0]), 0
+    draw, divergences = np.random.default_rng(len(sizes) * 100 + sizes[0]), 0
     for _ in range(20):
         bad = draw.random(120) < draw.choice([0.2, 0.4, 0.5])
         batches = [(sizes[k % len(sizes)], bool(bad[k])) for k in range(120)]
@@ -133,8 +133,8 @@ def test_the_window_is_the_fewest_batches_with_enough_rows(sizes: list[int], row
                 raised = number
                 break
         assert raised == diverged(batches, min(rows, DIVERGENCE_WINDOW_ROWS))
-        found += raised is not None
-    assert found
+        divergences += raised is not None
+    assert divergences
 
 
 def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None:
