@@ -34,10 +34,10 @@ def test_shares_of_entries_add_up_and_the_partner_is_called_once(sums: int) -> N
     entries = rng.integers(0, 2**RING.bits, (sums, 2**FINE_BITS), dtype=np.uint64)
     steps: list[str] = []
 
-    def tables(block: slice, starts: Any) -> Any:
+    def rotated_tables(block: slice, starts: Any) -> Any:
         """Return the tables of a block, each rotated to begin at its start."""
-        rotated = (np.arange(2**FINE_BITS) + np.asarray(starts)[:, None]) % 2**FINE_BITS
-        return np.take_along_axis(entries[block], rotated, axis=1).astype(np.uint16)
+        order = (np.arange(2**FINE_BITS) + np.asarray(starts)[:, None]) % 2**FINE_BITS
+        return np.take_along_axis(entries[block], order, axis=1).astype(np.uint16)
 
     def watch(event: Event) -> None:
         if isinstance(event.message, TableOffsets) and event.direction == "send":
@@ -54,7 +54,7 @@ def test_shares_of_entries_add_up_and_the_partner_is_called_once(sums: int) -> N
             peer = "ba"[place]
             transfers = BaseTransfers(context, peer).transfers(context, "fine", bytes(32), FINE_BITS, 2)
             return look_up_shares(
-                products, transfers, "b", indices[place], FINE_BITS, None if place else tables, RING,
+                products, transfers, "b", indices[place], FINE_BITS, None if place else rotated_tables, RING,
                 meanwhile=lambda: steps.append(f"call of {context.me}"),
             )  # fmt: skip
 
