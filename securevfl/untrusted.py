@@ -126,7 +126,7 @@ def _check_length(items: Mapping[Any, Any] | Sequence[Any]) -> None:
 
 
 def read_toml(file: BinaryIO) -> dict[str, Any]:
-    """Parse a TOML file, which may begin with a byte order mark, as `parse_toml` does, without reading a larger one."""
+    """Parse a TOML file, with or without a byte order mark; a file that is too large is not read whole."""
     return parse_toml(file.read(MAX_TOML_BYTES + len(codecs.BOM_UTF8) + 1).removeprefix(codecs.BOM_UTF8))
 
 

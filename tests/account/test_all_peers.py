@@ -69,7 +69,7 @@ def test_a_limit_is_that_of_all_peers(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("earlier", [(), ("bank1",), ("bank0",), ("bank0", "bank1")])
 def test_a_sheet_shows_the_sum_over_peers_of_earlier_runs(earlier: tuple[str, ...], tmp_path: Path) -> None:
-    """The limit stands beside the sum of all peers as soon as another peer has received something."""
+    """The limit is in the row of the sum over all peers as soon as another peer has received something."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     ledger.set_limit("columns", Limit(30))
     for name in earlier:

@@ -212,7 +212,7 @@ def test_rows_to_score_are_one_of_each_id(suffix: str, tmp_path: Path) -> None:
 def test_ids_by_the_rule_keep_the_spelling_of_their_row(
     duplicates: Any, suffix: str, id_column: str, tmp_path: Path
 ) -> None:
-    """The table of one row of each id has as many spellings as ids, in the same order, with capitals as in the file."""
+    """Each id of the remaining rows has its spelling in the file, in the order of the rows."""
     spellings, towns = [text.upper() if row % 3 else text for row, text in enumerate(IDS)], ["Bonn"] * ROWS
     table = pa.table({"id": spellings, "town": towns, "a": COLUMNS["a"], "y": Y})
     path = tmp_path / f"t.{suffix}"

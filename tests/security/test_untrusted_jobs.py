@@ -73,7 +73,7 @@ BEGINNINGS = {
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["no mark", "byte order mark"])
 @pytest.mark.parametrize("name", READERS)
 def test_files_are_read_whole_or_refused(name: str, mark: bytes, tmp_path: Path) -> None:
-    """Comments fill the file to its largest size, with the end key at its end, and then exceed it in every way."""
+    """A comment fills the file to its largest size. A key after it is not ignored, and a larger file is refused."""
     path, beginning = tmp_path / "file.toml", BEGINNINGS[name].encode()
 
     def written(size: int, end: bytes = b"") -> Path:
