@@ -9,11 +9,13 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from zlib import crc32
 
 # one BLAS thread for each process, because threads that share two cores would wait by spinning
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
@@ -33,6 +35,7 @@ os.environ["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or str(Path.home
 os.environ["XDG_CONFIG_HOME"] = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
 os.environ["HOME"] = tempfile.mkdtemp(prefix="securevfl-home-")
 
+import numpy as np
 import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
@@ -215,6 +218,35 @@ def until_silent() -> Callable[[Any, Collection[str]], None]:
         channel.recv = recv
 
     return change
+
+
+def _reseed(module: ModuleType, name: str) -> None:
+    """Let the generators among a module's variables start again, with random numbers that depend on a name alone."""
+    for value in vars(module).values():
+        if isinstance(value, np.random.Generator):
+            value.bit_generator.state = np.random.default_rng(crc32(name.encode())).bit_generator.state
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let every test draw the same random numbers, whichever tests of its module ran before."""
+    if isinstance(item, pytest.Function):
+        _reseed(item.module, item.name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Let a fixture of a module draw the same random numbers, whichever test requests it first."""
+    item = getattr(request, "_pyfuncitem", None)
+    if fixturedef.scope == "function" or not isinstance(item, pytest.Function):
+        return (yield)
+    _reseed(item.module, fixturedef.argname)
+    try:
+        return (yield)
+    finally:
+        _reseed(item.module, item.name)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -81,7 +81,7 @@ def not_reserved(folder: Path) -> Iterator[None]:
 def stored(folder: Path) -> Iterator[None]:
     """Store a table, and fail to store another one."""
     source, bad = folder / "shop.csv", folder / "bad.csv"
-    source.write_text(f"id,x\n1,{next(RUNS)}\n2,3\n")
+    source.write_text(f"id,x\n1,{next(RUNS)}\n2,-1\n")
     bad.write_text("id,x\n1,2\n1,3\n")
     store_table("shop", source, folder / "shop.table")
     with pytest.raises(DataError):

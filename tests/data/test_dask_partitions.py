@@ -27,15 +27,22 @@ ROWS = 3000
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("dask")
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(folder)
         ) as cluster,
-        distributed.Client(cluster) as cluster_client,
+        distributed.Client(cluster) as connected,
     ):
-        yield cluster_client
+        yield connected
+
+
+@pytest.fixture
+def client(cluster_client: Any) -> Any:
+    """Return a client of a cluster with two workers: one that an earlier test has killed starts again."""
+    cluster_client.wait_for_workers(2)
+    return cluster_client
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,8 @@ def test_polynomials_are_those_of_the_ranks_by_definition(levels: int) -> None:
     polynomials = PairComponents.fit(X, 6).polynomials(X)
     ranks = (2 * np.column_stack([rankdata(column) for column in X.T]) - 1) / len(X) - 1
     expected = np.hstack([legendre.legval(ranks, np.eye(DEGREES + 1)[degree]).T.T for degree in range(1, DEGREES + 1)])
-    assert np.abs(polynomials - expected).max() < (0.03 if levels in (0, 400) else 1e-9)
+    # between 256 stored ranks others are interpolated; the third polynomial has a slope of at most 6
+    assert np.abs(polynomials - expected).max() < (6 * 2 / 255 if levels in (0, 400) else 1e-9)
 
 
 def test_components_have_variance_1_and_are_uncorrelated() -> None:
