@@ -1,7 +1,8 @@
 # make demo    what a bank gains by a shop, what each learns and what it costs; the other modes
 # make test    the test suite, on two cores: four processes, as tests wait a part of their time
 # make quick   one short test of every file, for an inner loop
-# make soak    what make test leaves out: long tests, attacks over twenty seeds, all mutants; new examples of properties
+# make soak    what make test leaves out: long tests, attacks over twenty seeds, all mutants; new examples of properties;
+#              and the tests of make test in a new random order
 # make docs    the documentation as pages, in build/site; any warning is an error
 # make pages   the pages of docs/ that are generated from the code
 # make results every table of docs/results.md by its experiments, in hours; PART=ftl or PART=ftl/small for a part
@@ -50,6 +51,7 @@ soak: $(VENV)/.installed
 	$(BIN)/python -m tests.compiled
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
 	$(BIN)/pytest -n 2 --dist worksteal -m "hypothesis and not slow" --hypothesis-profile=search
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --random-order
 
 # a search of ten minutes for input that ends in anything but an error with a code
 fuzz: $(VENV)/.installed
