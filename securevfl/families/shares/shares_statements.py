@@ -140,8 +140,8 @@ def interactions_text(job: SharesJob, roles: Roles, party: str, facts: RunFacts 
         return f"{text}The job sets no limit on these scores"
     limit = scores = ""
     if shape is not None and party in shape.information:
-        quantizer, rounded_bits = _score_rounding(job, shape)
-        score_bits = (rounded_bits if party == rounding_party(job, shape) else quantizer.bits) * shape.outputs
+        _, rounded_bits = _score_rounding(job, shape)  # `party` is the share holder that rounds: the other one asks
+        score_bits = rounded_bits * shape.outputs
         bits = int(SCORE_BIT_BUDGET * shape.information[party].bits * shape.rows)
         limit = f"{bits:,} bits: "
         scores = f". Scores of {bits // score_bits:,} rows reach it, with {score_bits} bits each"
