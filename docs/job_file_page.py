@@ -89,12 +89,45 @@ rule = "momentum"
 sum = "auto"
 residual = { name = "paillier", bits = 3072 }
 ```
+
+The name of an encryption scheme, or a table with its name and keys, is short for a sealed residual with this `engine`:
+`residual = "ckks"` means `residual = { name = "sealed", engine = "ckks" }`.
 """
+
+
+_MODELS_WITHOUT_OPTIMIZER: dict[str, Any] = {
+    "logistic": "logistic",
+    "logistic with `l2`": {"name": "logistic", "l2": 0.01},
+    "trees": "trees",
+    "poisson": "poisson",
+    "softmax": "softmax",
+}
+_KEYS_WITHOUT_OPTIMIZER = ("optimizer", "batch_size", "epochs", "test_fraction", "evaluate_every", "patience")
+
+
+def _without_optimizer() -> list[str]:
+    """List what some jobs get for the keys whose defaults depend on the model, if they name no optimizer."""
+    rows = []
+    for title, model in _MODELS_WITHOUT_OPTIMIZER.items():
+        job = Job(model=model)
+        optimizer = next(name for name, kind in OPTIMIZERS.items() if type(job.optimizer) is kind)
+        others = [getattr(job, key) for key in _KEYS_WITHOUT_OPTIMIZER[1:-1]]
+        patience = "none" if job.patience is None else f"{job.patience.evaluations} evaluation"
+        rows.append("| " + " | ".join([title, *(f"`{value}`" for value in (optimizer, *others)), patience]) + " |")
+    header = "| " + " | ".join(["model", *(f"`{key}`" for key in _KEYS_WITHOUT_OPTIMIZER)]) + " |"
+    return [
+        "The defaults of the table above are those of a job that names an optimizer. In a job that names none, some depend "
+        "on the model and on the protocol:\n",
+        header,
+        "|---" * (len(_KEYS_WITHOUT_OPTIMIZER) + 1) + "|",
+        *rows,
+        '\nIf each epoch has one batch, as with `"all"` and `"growing"`, an epoch is one iteration.',
+    ]
 
 
 def page() -> str:
     """Build the whole page as Markdown. ConfigError names a key that has no meaning or a kind that has no registry."""
-    parts = [_HEAD, "## The job\n", *_keys(Job)]
+    parts = [_HEAD, "## The job\n", *_keys(Job), "", *_without_optimizer()]
     for kind, name in TABLES.items():
         parts += [f"\n## {name}\n", _first_line(kind), "", *_keys(kind)]
     for name, registry in KINDS.values():

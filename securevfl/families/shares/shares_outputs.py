@@ -42,8 +42,8 @@ It is the smallest whole percentage under which the default job runs on every ta
 
 LARGE_SCORES = LeakKind(
     "scores",
-    "scores of new rows disclose more than a fourth of the information in another party's columns, or one column "
-    "dominates",
+    "scores of new rows disclose more than a fourth of the information in another party's columns, one column has more "
+    "than half of it (its weight in the model is not checked), or the model has several outputs",
     'fewer bits in a score (score_bits), or scores = "none"',
     ("score_sums", "linked_outputs"),
 )
