@@ -77,9 +77,17 @@ class Relay:
         self._open = partial(Endpoint, credentials, peers, self._deliver, self._lost, listen=listen, patience=patience)
         self._endpoint = self._open()
         self._loss = threading.Event()
+        self._latest_packet = 0.0
 
     def run(self, timeout: float) -> None:
-        """Serve one run. It may last `timeout` seconds, counted from the start or the latest loss of a party."""
+        """Serve one run.
+
+        Args:
+            timeout: seconds to wait for a packet.
+
+        Raises:
+            TransportError: if no party has sent a packet for `timeout` seconds, and not all of them have ended the run.
+        """
         try:
             while not self._serve(timeout):
                 time.sleep(_POLL_SECONDS)  # so that the other parties receive the abort before the lines end
@@ -91,20 +99,28 @@ class Relay:
             raise
 
     def _serve(self, timeout: float) -> bool:
-        """Return True when all lines are closed or the time is over, and False when a party is lost."""
+        """Return True when all lines are closed, and False when a party is lost."""
         self._loss.clear()
-        deadline = time.monotonic() + timeout
+        self._latest_packet = time.monotonic()
         self._endpoint.start()
-        while time.monotonic() < deadline and not self._loss.wait(_POLL_SECONDS):
+        while not self._loss.wait(_POLL_SECONDS):
             if all(line.finished for line in self._endpoint.lines.values()):
-                break
-        if self._loss.is_set():
-            return False
-        self._endpoint.close(max(0.0, deadline - time.monotonic()))
-        return True
+                self._endpoint.close(timeout)
+                return True
+            if time.monotonic() - self._latest_packet > timeout:
+                self._notify(Abort("stopped"))
+                self._endpoint.close(_ABORT_SECONDS)
+                raise TransportError(
+                    f"no party has sent a packet to the hub {self._endpoint.me} for {timeout:g} seconds",
+                    "start the hub and the parties again",
+                    code="SVFL-PEER-AWAY",
+                    party=self._endpoint.me,
+                )
+        return False
 
     def _deliver(self, neighbour: str, packet: bytes) -> None:
         me = self._endpoint.me
+        self._latest_packet = time.monotonic()
         envelope = decode_packet(me, neighbour, packet)
         if not isinstance(envelope, EncryptedPacket) or envelope.receiver == me:
             raise FrameError(

@@ -3,6 +3,7 @@
 import gc
 import json
 import threading
+import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Relay
 from securevfl.transport.tls import Credentials
 from tests.transport.processes import at_each, together
+
+SILENCE = 6.0  # seconds without a packet after which a relay ends
 
 
 def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[str, Any]:
@@ -139,6 +142,37 @@ def test_a_relay_of_its_own(meet: Any) -> None:
     serving.join(240)
     assert not serving.is_alive()
     assert not (meeting.kit("relay") / "job.toml").exists()
+
+
+def test_a_relay_that_hears_from_nobody_says_so(meet: Any) -> None:
+    meeting = meet(3, "relay", meet.job(vfl.Ckks()))
+    relay = Relay(Credentials(meeting.kit("relay"), "relay"), meeting.peers, patience=5)
+    with raises_code(TransportError, "SVFL-PEER-AWAY", party="relay"):
+        relay.run(0.5)
+
+
+@pytest.mark.slow
+def test_a_relay_serves_longer_than_its_patience_with_silence(meet: Any) -> None:
+    """The run takes longer than the time that the relay waits for a packet."""
+    meeting = meet(3, "relay", meet.job(vfl.Ckks(), epochs=6))
+    relay = Relay(Credentials(meeting.kit("relay"), "relay"), meeting.peers, patience=5)
+    ended = list[float]()
+
+    def serve() -> None:
+        relay.run(SILENCE)
+        ended.append(time.monotonic())
+
+    serving, start = threading.Thread(target=serve), time.monotonic()
+    serving.start()
+    at_each(
+        meeting,
+        lambda party, kit: join(
+            meeting.job, party, kit / "peers.toml", timeout=60, on_round=lambda *_: time.sleep(SILENCE / 4)
+        ),
+    )
+    serving.join(240)
+    assert ended
+    assert ended[0] - start > SILENCE
 
 
 def test_another_job_names_the_key(meet: Any) -> None:
