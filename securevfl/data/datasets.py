@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
-from securevfl.errors import PartiesError
+from securevfl.errors import ConfigError, PartiesError, TableError
 
 Draw = np.random.Generator
 _Kind = Callable[[Draw, int], Floats]
@@ -56,6 +56,9 @@ SHOP_COLUMNS: dict[str, tuple[_Kind, float]] = {
 }
 
 
+_MIN_LOANS = 20
+
+
 def loans(rows: int = 3_000, *, seed: int = 0) -> list[Party]:
     """Generate a table of people with a loan.
 
@@ -63,12 +66,21 @@ def loans(rows: int = 3_000, *, seed: int = 0) -> list[Party]:
     have heavy tails: a few very large values.
 
     Args:
-        rows: the number of people.
+        rows: the number of people, at least 20, so that all columns vary.
         seed: seed of the random numbers; equal seeds give equal tables.
 
     Returns:
         A bank with 6 columns and the label, which is "late" for more than a quarter of the rows, and a shop with 8.
+
+    Raises:
+        TableError: if there are fewer than 20 rows.
     """
+    if rows < _MIN_LOANS:
+        raise TableError(
+            f"a table of {rows} generated loans would have columns that do not vary",
+            f"ask for {_MIN_LOANS} rows or more",
+            code="SVFL-TABLE-TOO-FEW-ROWS",
+        )
     draw = np.random.default_rng(seed)
     tables, log_odds = [], np.full(rows, -1.9)
     for kinds in (BANK_COLUMNS, SHOP_COLUMNS):
@@ -112,9 +124,27 @@ def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
 
     Returns:
         The paths.
+
+    Raises:
+        ConfigError: if two parties would have the same path.
+        TableError: if a column has the name of the ids or labels.
     """
-    pa, paths = import_module("pyarrow"), []
+    pa, paths = import_module("pyarrow"), list[Path]()
+    if len({pattern.format(party.name) for party in parties}) < len(parties):
+        raise ConfigError(
+            "the tables of several parties would be written to one file",
+            "write {} in the pattern where the name of the party belongs",
+            code="SVFL-FILE-EXISTS",
+        )
     for party in parties:
+        reserved = {"id"} if party.y is None else {"id", "y"}
+        if taken := reserved.intersection(party.columns):
+            raise TableError(
+                f"party {party.name}: a column has the name {min(taken)}, which the file uses for ids or labels",
+                "rename the column",
+                code="SVFL-TABLE-HEADER",
+                party=party.name,
+            )
         ids = np.arange(len(party)) if party.ids is None else party.ids
         columns: dict[str, Any] = {"id": ids, **({} if party.y is None else {"y": party.y})}
         for name, values in zip(party.columns, np.asarray(party.X).T, strict=True):
