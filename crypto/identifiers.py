@@ -39,8 +39,8 @@ def canonical_id(value: Any) -> CanonicalId:
     - a UUID and its lower-case text with hyphens;
     - a letter with a combining accent and the composed letter.
 
-    These differ: "007" and 7, "7.0" and 7, "a" and "A". Bytes that are not UTF-8, such as a digest, are not changed,
-    but the byte 255 is put before them.
+    These differ: "007" and 7, "7.0" and 7, "a" and "A". Bytes that are not UTF-8 are not changed, but the byte 255
+    is put before them. Some digests are valid UTF-8 by chance and count as text, so write digests as hexadecimal text.
 
     Args:
         value: a canonical id, text, bytes, an integer, a float or decimal without fraction, or a UUID.
@@ -93,7 +93,7 @@ def _exact_integer(value: float | np.floating[Any] | Decimal) -> int:
     if isinstance(value, Decimal):
         exact = value.is_finite() and value.adjusted() < _MAX_DIGITS
     else:
-        exact = bool(abs(value) <= 2 ** (np.finfo(type(value)).nmant + 1))
+        exact = bool(abs(value) < 2 ** (np.finfo(type(value)).nmant + 1))  # the power itself may be a rounded number
     if not exact or value != int(value):
         raise IdError(
             "an id is a fraction, or a number too large to be exact",

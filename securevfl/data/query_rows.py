@@ -23,7 +23,7 @@ from securevfl.errors import ConfigError, DataError, SecureVFLError, TableError
 
 SCHEMES = ("postgresql://", "postgres://")
 """How the address of a database begins."""
-MAX_EXACT_INTEGER = 1 << 53
+MAX_EXACT_INTEGER = (1 << 53) - 1  # 2^53 itself may be 2^53 + 1, rounded
 """Whole numbers up to this one are exact in float64."""
 _READ_ONLY = "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"
 _SQLSTATES = {
@@ -232,7 +232,7 @@ def _exact(name: str, values: Any) -> Any:
     compute = import_module("pyarrow.compute")
     largest = compute.max(compute.abs(values)).as_py()
     if largest is not None and largest > MAX_EXACT_INTEGER:
-        raise _unusable(name, "numbers of type numeric beyond 2^53, which would lose digits")
+        raise _unusable(name, "numbers of type numeric of 2^53 or more, which would lose digits")
     return values
 
 

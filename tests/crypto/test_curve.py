@@ -73,8 +73,8 @@ def test_seven_is_seven(value: object) -> None:
         ("caf\u00e9", "cafe\u0301"),
         ("caf\u00e9", "caf\u00e9".encode()),
         (UUID(int=0xABCDEF), "00000000-0000-0000-0000-000000abcdef"),
-        (2.0**53, 2**53),
-        (np.float32(2**24), 2**24),
+        (2.0**53 - 1, 2**53 - 1),
+        (np.float32(2**24 - 1), 2**24 - 1),
         (-12, "-12"),
     ],
 )
@@ -101,6 +101,10 @@ def test_different_ids(one: object, other: object) -> None:
 
 MISSING = [None, float("nan"), np.float32("nan"), Decimal("nan"), Decimal("sNaN"), "", "  ", b"", b" "]
 INEXACT = [7.5, Decimal("7.5"), float("inf"), -np.inf, Decimal("inf"), 2.0**53 + 2, np.float32(2**24 + 2)]
+# 2^k itself may be 2^k + 1, rounded
+INEXACT += [
+    sign * kind(2.0**bits) for kind, bits in ((float, 53), (np.float32, 24), (np.float16, 11)) for sign in (1, -1)
+]
 TOO_LONG = [10**100, -(10**100), Decimal("1e5000")]
 OTHER_TYPES = [True, np.bool_(True), "\ud800", 1j, (7,), np.datetime64("2020-01-01", "ns"), np.timedelta64(7, "D")]
 

@@ -89,9 +89,13 @@ def test_every_type_is_converted_or_refused(address: str) -> None:
     assert set(second.values()) == {None}
     assert (first["i"], first["b"], first["o"], first["r"]) == (7, 8, True, 1.5)
     unusable = ["12.5::money", "interval '1 day'", "array[1, 2]", "'{}'::jsonb", "time '10:00'", "'1.1.1.1'::inet"]
-    for value in [*unusable, f"{MAX_EXACT_INTEGER + 2}::numeric"]:
+    for value in (MAX_EXACT_INTEGER, -MAX_EXACT_INTEGER):
+        assert vfl.read_sql(address, f"select {value}::numeric as amount")["amount"].to_pylist() == [value]
+    inexact = [f"({sign}{MAX_EXACT_INTEGER + more})::numeric" for sign in ("", "-") for more in (1, 2, 10**17)]
+    beside = [f"amount from (values (1::numeric), ({value})) as t(amount)" for value in inexact]
+    for value in [*(f"{value} as amount" for value in (*unusable, *inexact)), *beside]:
         with raises_code(TableError, "SVFL-TABLE-TYPE") as caught:
-            vfl.read_sql(address, f"select {value} as amount")
+            vfl.read_sql(address, f"select {value}")
         assert caught.value.fields["column"] == "amount", value
 
 
