@@ -17,12 +17,24 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from securevfl.errors import ConfigError
 
 SUITES_VARIABLE = "GRPC_SSL_CIPHER_SUITES"
 UNUSABLE_TLS12_SUITE = "ECDHE-PSK-AES128-CBC-SHA"  # no party can use it, because it needs a pre-shared key
-TLS13_ONLY = "grpc" not in sys.modules or os.environ.get(SUITES_VARIABLE) == UNUSABLE_TLS12_SUITE
+
+
+def _started_with_suites() -> bool:
+    """Return whether the process started with the variable. gRPC does not see later changes of `os.environ`."""
+    try:
+        environment = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{SUITES_VARIABLE}={UNUSABLE_TLS12_SUITE}".encode() in environment.split(b"\0")
+
+
+TLS13_ONLY = "grpc" not in sys.modules or _started_with_suites()
 
 
 @contextmanager
@@ -53,7 +65,7 @@ def require_tls13_only() -> None:
     if not TLS13_ONLY:
         raise ConfigError(
             "gRPC would accept TLS 1.2, because other code imported grpc first",
-            "import securevfl.transport.grpc_tls13 before grpc, or start the process with "
-            f"{SUITES_VARIABLE}={UNUSABLE_TLS12_SUITE}",
+            "import securevfl.transport.grpc_tls13 before grpc, or start Python with "
+            f"{SUITES_VARIABLE}={UNUSABLE_TLS12_SUITE} in its environment; to set it in os.environ has no effect",
             code="SVFL-TLS-VERSION",
         )

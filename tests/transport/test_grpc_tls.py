@@ -266,6 +266,12 @@ assert dict(os.environ) == before, "children would inherit it"
         ("", {"GRPC_SSL_CIPHER_SUITES": "ECDHE-ECDSA-AES256-GCM-SHA384", "GRPC_VERBOSITY": "NONE"}, ""),
         ("import grpc", {"GRPC_SSL_CIPHER_SUITES": UNUSABLE_TLS12_SUITE}, ""),
         ("import grpc", {}, "Import securevfl.transport.grpc_tls13 before grpc"),
+        # gRPC has read the environment before it is changed
+        (
+            f"import grpc; os.environ['GRPC_SSL_CIPHER_SUITES'] = '{UNUSABLE_TLS12_SUITE}'",
+            {},
+            "Import securevfl.transport.grpc_tls13 before grpc",
+        ),
     ],
 )
 def test_grpc_is_told_when_it_is_imported_and_nobody_else_is(
