@@ -53,7 +53,8 @@ class CostCounters:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"ops": self.ops, "traffic": self.traffic}
+        with self._lock:
+            return {"ops": dict(self.ops), "traffic": dict(self.traffic)}
 
     def __setstate__(self, counts: dict[str, Any]) -> None:
         vars(self).update(counts, _lock=threading.Lock())
@@ -70,12 +71,15 @@ class CostCounters:
 
     def seconds(self, stage: Stage) -> float:
         """Return the seconds of all operations of a stage."""
-        return sum(tally.amount for (s, _), tally in self.ops.items() if s == stage)
+        with self._lock:
+            return sum(tally.amount for (s, _), tally in self.ops.items() if s == stage)
 
     def bytes_sent(self, stage: Stage | None = None) -> int:
         """Return the bytes sent in a stage, or in the whole run."""
-        return int(sum(tally.amount for (s, _), tally in self.traffic.items() if stage in (None, s)))
+        with self._lock:
+            return int(sum(tally.amount for (s, _), tally in self.traffic.items() if stage in (None, s)))
 
     def messages_sent(self, stage: Stage | None = None) -> int:
         """Return the number of messages sent in a stage, or in the whole run."""
-        return sum(tally.count for (s, _), tally in self.traffic.items() if stage in (None, s))
+        with self._lock:
+            return sum(tally.count for (s, _), tally in self.traffic.items() if stage in (None, s))

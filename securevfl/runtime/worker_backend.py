@@ -48,11 +48,14 @@ class WorkerFuture(Future[T]):
 
         Raises:
             TransportError: if the worker does not answer in time.
+            Exception: the exception that the function has raised.
         """
         seconds = WORKER_TIMEOUT if timeout is None else timeout
         try:
             return super().result(seconds)
         except TimeoutError:
+            if self.done():
+                raise  # raised by the function at the worker
             raise TransportError(
                 f"worker {self._worker} has not answered within {seconds:g} seconds", code="SVFL-JOB-CLUSTER"
             ) from None

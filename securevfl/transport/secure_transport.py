@@ -72,7 +72,8 @@ class SecureTransport:
         listen: host:port to bind instead of the port in this party's address.
         patience: seconds without a connection after which a party is lost.
         router: a port that several sessions share.
-        session_id: the session id that this party sends when it calls.
+        session_id: a text that this party sends when it calls, by which a shared port finds the session; empty if
+            there is none. It is not the session id that parties sign.
 
     Attributes:
         keys: fingerprints of all parties' certificate keys by name, known once the transport is open.
@@ -343,7 +344,7 @@ class SecureTransport:
         return FrameError(problem, code="SVFL-FRAME", party=self.me, peer=sender)
 
     def _compare(self, sender: str, offer: SessionOffer) -> None:
-        if offer.format != FRAME_FORMAT or len(offer.nonce) != 32:
+        if offer.format != FRAME_FORMAT:
             raise ProtocolError(
                 f"{sender} uses message format {offer.format}, and {self.me} uses format {FRAME_FORMAT}",
                 "update the older side",
@@ -351,6 +352,8 @@ class SecureTransport:
                 party=self.me,
                 peer=sender,
             )
+        if len(offer.nonce) != 32:
+            raise self._frame_error(f"{sender} sent {self.me} a nonce that has not 32 bytes", sender)
         if offer.handshake != self._handshake:
             differences, remedy = _difference(sender, offer.handshake, self.me, self._handshake)
             raise ConfigError(
@@ -408,6 +411,8 @@ def _difference(peer: str, theirs: str, me: str, ours: str) -> tuple[str, str]:
         for text, (name, *_) in zip(texts, differences, strict=True):
             if name == key:
                 return text, remedy
+    if not texts:
+        return "the notation of their settings, whose values are equal", "install the same version at all parties"
     return "; ".join(texts[:5]), "give all parties the same job.toml and peers.toml"
 
 

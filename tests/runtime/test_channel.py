@@ -1,6 +1,11 @@
 """Channels and inboxes: the order of frames, and the refusal of frames that do not fit."""
 
+import itertools
+import pickle
+import re
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +13,7 @@ from builders import raises_code
 from numpy.typing import NDArray
 
 from securevfl.errors import STOP_REASONS, FrameError, ProtocolError, TransportError
+from securevfl.runtime.abort import Abort
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Stamp, VirtualClock
 from securevfl.runtime.codec import Message, encode_frame
@@ -207,3 +213,67 @@ def test_two_messages_at_once_follow_each_other_on_the_line() -> None:
     assert receiver.path().sum() == pytest.approx(0.011)
     receiver.arrives(second, 1000)
     assert receiver.path().sum() == pytest.approx(0.012)
+
+
+def aborted(inbox: Inbox) -> None:
+    inbox.deliver(encode_frame(Abort("limit"), session=SESSION, sender="shop", receiver="bank", seq=0), STAMP)
+
+
+FAILURES: dict[str, Callable[[Inbox], None]] = {
+    STOP_REASONS["limit"]: aborted,
+    "the line is closed": lambda inbox: inbox.fail(TransportError("the line is closed")),
+    "the disk is full": lambda inbox: inbox.fail(TransportError("the disk is full")),
+}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(FAILURES)))
+def test_the_first_failure_is_the_one_that_is_reported(order: tuple[str, ...]) -> None:
+    """A peer that stops sends its reason and closes the connection, which is a failure too."""
+    inbox = Inbox("bank", ["shop", "telco"], SESSION)
+    for name in order:
+        FAILURES[name](inbox)
+        for sender in ("shop", "telco"):
+            with pytest.raises(TransportError, match=re.escape(order[0])):
+                inbox.take([sender], "", 0.01)
+        assert order[0] in str(inbox.reason(TransportError("another")))
+
+
+READERS: dict[str, Callable[[CostCounters], object]] = {
+    "seconds": lambda counters: counters.seconds(Stage.TRAIN),
+    "bytes": lambda counters: counters.bytes_sent(),
+    "bytes of a stage": lambda counters: counters.bytes_sent(Stage.TRAIN),
+    "messages": lambda counters: counters.messages_sent(),
+    "copy": pickle.dumps,
+}
+
+
+class Watched(dict[Any, Any]):
+    """A dictionary that reports whether a lock is held while it is read."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__()
+        self.lock = lock
+        self.is_held = list[bool]()
+
+    def items(self) -> Any:
+        self.is_held.append(self.lock.locked())
+        return super().items()
+
+    def keys(self) -> Any:
+        self.is_held.append(self.lock.locked())
+        return super().keys()
+
+    def __iter__(self) -> Any:  # so that a copy calls `keys`
+        return iter(self.keys())
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_counters_are_read_while_no_thread_adds_to_them(name: str) -> None:
+    counters = CostCounters()
+    lock = counters._lock
+    counters.ops, counters.traffic = Watched(lock), Watched(lock)
+    READERS[name](counters)
+    for counts in (counters.ops, counters.traffic):
+        assert isinstance(counts, Watched)
+        assert all(counts.is_held)
+    assert any(counts.is_held for counts in (counters.ops, counters.traffic))

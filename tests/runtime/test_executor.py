@@ -171,6 +171,10 @@ def test_seconds_are_those_of_the_piece_not_of_the_process() -> None:
 
 def test_a_worker_that_never_answers_is_named_within_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The patience with workers counts from the call, whether it is passed or the one of all workers."""
+    raised: WorkerFuture[int] = WorkerFuture("w1")
+    raised.set_exception(TimeoutError("a disk of the worker"))
+    with pytest.raises(TimeoutError, match="a disk of the worker"):
+        raised.result()
     future: WorkerFuture[int] = WorkerFuture("w1")
     monkeypatch.setattr(worker_backend, "WORKER_TIMEOUT", 0.05)
     for timeout in (None, 0.05, 0):
