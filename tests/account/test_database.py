@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import itertools
 import os
 import random
 import shutil
@@ -485,6 +486,21 @@ def test_a_file_of_another_kind_is_refused(content: str, account: Account) -> No
         database.execute("CREATE TABLE something (number INTEGER)")
     with raises_code(DataError, "SVFL-LEDGER-FOREIGN"):
         account.count()
+
+
+@pytest.mark.parametrize("present", list(itertools.product([False, True], repeat=3)))
+def test_the_missing_tables_of_a_schema_are_created(present: tuple[bool, ...], tmp_path: Path) -> None:
+    """Another module, or an earlier version, may have created some of them."""
+    names = ("ones", "twos", "threes")
+    creating = {name: f"CREATE TABLE IF NOT EXISTS {name} (number INTEGER)" for name in names}
+    older = AccountDatabase(tmp_path / "account")
+    for name, is_there in zip(names, present, strict=True):
+        if is_there:
+            older.create_tables(creating[name])
+    database = AccountDatabase.shared(tmp_path / "account", "; ".join(creating.values()))
+    with database.changing() as tables:
+        for name in names:
+            tables.execute(f"INSERT INTO {name} VALUES (1)")
 
 
 def test_threads_share_a_commit_and_fail_alone(account: Account) -> None:

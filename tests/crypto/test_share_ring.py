@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import IncrementalPacking, IntegerFactor, ShareRing
+from securevfl.crypto.share_ring import IncrementalPacking, IntegerFactor, ShareRing, narrowest_integers
 from securevfl.errors import ConfigError, RangeError
 from tests.builders import raises_code
 
@@ -103,3 +103,19 @@ def test_uniform_words_fill_the_ring():
 def test_rings_that_words_do_not_hold_are_refused(bits):
     with pytest.raises(ConfigError):
         ShareRing(bits)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+@pytest.mark.parametrize("other", [0, 5, -5])
+def test_narrow_integers_are_the_same_numbers(bits: int, sign: int, beyond: int, other: int) -> None:
+    edge = sign * (2 ** (bits - 1) + beyond)
+    integers = np.array([[other, edge], [edge, other]])
+    narrow = narrowest_integers(integers)
+    assert narrow.tolist() == integers.tolist()
+    assert narrow.dtype == next((dtype for dtype in (np.int16, np.int32) if fits(edge, dtype)), np.int64)
+
+
+def fits(value: int, dtype: type[np.signedinteger]) -> bool:
+    return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max

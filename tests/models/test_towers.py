@@ -198,3 +198,19 @@ def test_on_real_tables(name: str) -> None:
     for parties, alone in ((tables.adult(REAL), 0.825), (tables.READERS["default_credit"](REAL), 0.720)):
         run = vfl.simulate(adagrad_job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))
         assert run.metrics["auc"] > alone + 0.02
+
+
+@pytest.mark.parametrize("passives", [1, 2, 3])
+@pytest.mark.parametrize("width", [2, 3])
+def test_the_top_of_dssm_adds_the_vectors_of_the_others(passives: int, width: int) -> None:
+    top = vfl.towers.DssmTop(FIELDS, width, passives=passives, **SMALL_TOWER).double()
+    x, z = torch.from_numpy(TOWER_ROWS), torch.from_numpy(GENERATOR.normal(size=(len(TOWER_ROWS), passives * width)))
+    f, own = top(x, z).detach().numpy(), top.bottom(x).detach().numpy()
+    factors, (bias,) = top.linear.weight.detach().numpy()[0], top.linear.bias.detach().numpy()
+    for row, vector in enumerate(own):
+        others = np.zeros(width)
+        for party in range(passives):
+            others += z[row, party * width : (party + 1) * width].numpy()
+        cosine = vector @ others / (np.linalg.norm(vector) * np.linalg.norm(others))
+        expected = 3.0 * cosine + np.concatenate([vector, others]) @ factors + bias
+        assert f[row, 0] == pytest.approx(expected, abs=1e-9)

@@ -91,8 +91,12 @@ def test_an_adopted_ledger_counts_everything_as_disclosed(tmp_path: Path) -> Non
     query = scores.query(MODEL, "bank", IDS[20:], scores.commitments(IDS[20:], X[20:]))
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank"):
         scores.admit(query, X[20:], bits=7, max_bits=1e9)
-    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank"):
-        scores.record_evaluation("bank", IDS)
+    for rows in (IDS[:20], IDS[20:], IDS, [b"never seen"]):
+        with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank"):
+            scores.record_evaluation("bank", rows)
+        with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank"):
+            scores.check_evaluations("bank", rows, 1)
+        assert not scores.record_range_count(rows)
     with AccountDatabase(ledger.path).reading() as tables:
         assert tables.execute("SELECT remaining FROM reserved").fetchall() == [(0,)]
     assert DisclosureLedger(ledger.path, "shop").read().limits.keys() == {"columns", "scores"}

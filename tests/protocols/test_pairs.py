@@ -295,14 +295,18 @@ def test_shared_products_add_up(rows: int, tmp_path: Path) -> None:
             assert stats.chisquare(np.bincount(top, minlength=16)).pvalue > 1e-9
 
 
-STORED = "none", "first", "second", "of other components"
-"""A party's folder before a run contains no shares, shares of one of two runs, or shares of other components."""
+STORED = "none", "first", "second", "of other components", "of other components at b"
+"""A party's folder before a run contains no shares, shares of one of two runs, or shares of other components: of both
+parties or of one."""
 
 
 def test_stored_shares_are_used_by_both_or_by_none(tmp_path: Path) -> None:
     """Only if both have stored the shares of the same run; otherwise they compute new ones, which are right."""
-    case, other, folder = Case(rows=40), Case(rows=40), tmp_path / "present"
+    case, other, other_b, folder = Case(rows=40), Case(rows=40), Case(rows=40), tmp_path / "present"
     other.components, other.phi = {name: X[::-1].copy() for name, X in case.components.items()}, case.phi[::-1]
+    a, b = (X.astype(np.int64) for X in case.components.values())
+    other_b.components = {"a": case.components["a"], "b": case.components["b"][::-1].copy()}
+    other_b.phi = (b[::-1, :, None] * a[:, None, :]).reshape(40, -1)
     products, lock = list[Event](), threading.Lock()
 
     def watch(event: Event) -> None:
@@ -324,9 +328,10 @@ def test_stored_shares_are_used_by_both_or_by_none(tmp_path: Path) -> None:
         assert (case.pairs.ring.signed(case.pairs.ring.reduce(mine + theirs)) == case.phi).all()
         return name, bool(products)
 
-    names = {kind: run_in(tmp_path / kind, other if kind == STORED[3] else case)[0] for kind in STORED[1:]}
-    assert len(set(names.values())) == 3
-    for number, kinds in enumerate([("first", "first"), *itertools.combinations(STORED, 2)]):
+    cases = dict(zip(STORED[1:], (case, case, other, other_b), strict=True))
+    names = {kind: run_in(tmp_path / kind, stored)[0] for kind, stored in cases.items()}
+    assert len(set(names.values())) == 4
+    for number, kinds in enumerate(itertools.combinations_with_replacement(STORED, 2)):
         of_a, of_b = kinds[:: -1 if number % 2 else 1]  # by turns, one or the other party lacks what its peer has
         shutil.rmtree(folder, ignore_errors=True)
         for name, kind in (("a", of_a), ("b", of_b)):

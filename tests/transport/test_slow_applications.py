@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from securevfl.organisations import http_server
 from securevfl.organisations.http_api import application
+from securevfl.organisations.http_framing import refuse_ambiguous_framing
 from securevfl.organisations.http_server import HttpAddress
 
 TOKEN = "a token of an application"
@@ -89,6 +92,7 @@ def test_many_that_say_nothing_shut_nobody_out(port: int) -> None:
             connection.close()
 
 
+FRAMING_HEADERS = (b"content-length", b"Content-Length", b"transfer-encoding")
 AMBIGUOUS = {
     "length beside chunked": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
     "chunked beside length": b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
@@ -112,3 +116,23 @@ def test_a_request_with_two_ends_gets_exactly_one_refusal(framing: str, path: by
     assert answer.count(b"HTTP/1.1 ") == 1, answer
     assert answer.split()[1] in (b"400", b"501"), answer
     assert b"openapi" not in answer
+
+
+@pytest.mark.parametrize("headers", [*product(FRAMING_HEADERS, repeat=2), *product(FRAMING_HEADERS, repeat=3)])
+def test_the_check_of_framing_counts_every_header(headers: tuple[bytes, ...]) -> None:
+    """The server itself refuses or merges some of these requests before the check sees them."""
+    sent, passed_on = list[dict[str, Any]](), []
+
+    async def application(*_: object) -> None:
+        passed_on.append(headers)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    checked = refuse_ambiguous_framing(application)
+    for repeats in (headers[:1], headers):
+        scope = {"type": "http", "headers": [(b"host", b"bank"), *((name, b"4") for name in repeats)]}
+        asyncio.run(checked(scope, None, send))
+    assert len(passed_on) == 1
+    assert [message.get("status") for message in sent] == [400, None]
+    assert (b"connection", b"close") in sent[0]["headers"]
