@@ -293,9 +293,9 @@ class ShareScheme(ABC):
         Args:
             sealed: the holder's message with encrypted V.
             shape: the agreed shape (n, c) of V.
-            columns: as in `ShareHolder.encrypt`, like `uses` and `rows`.
-            uses: number of V that are multiplied by the same W.
-            rows: number of rows for which the layout is chosen; 0 for those of V.
+            columns: the number of columns of W that the holder has passed to `ShareHolder.encrypt`.
+            uses: number of V that are multiplied by the same W, as passed to `ShareHolder.encrypt`.
+            rows: number of rows for which the layout is chosen, as passed to `ShareHolder.encrypt`; 0 for those of V.
 
         Raises:
             CryptoError: if the message is malformed or has another layout.
@@ -318,7 +318,17 @@ class ShareScheme(ABC):
         """
 
     def with_bits(self, bits: int) -> ShareScheme:
-        """Return the scheme of the same kind for exact products modulo 2^bits."""
+        """Return the scheme of the same kind for exact products modulo 2^bits.
+
+        Args:
+            bits: the number of bits.
+
+        Returns:
+            The scheme.
+
+        Raises:
+            NotImplementedError: if the scheme has no exact products of other sizes.
+        """
         raise NotImplementedError
 
     def within(

@@ -116,8 +116,8 @@ def _without_optimizer() -> list[str]:
         rows.append("| " + " | ".join([title, *(f"`{value}`" for value in (optimizer, *others)), patience]) + " |")
     header = "| " + " | ".join(["model", *(f"`{key}`" for key in _KEYS_WITHOUT_OPTIMIZER)]) + " |"
     return [
-        "The defaults of the table above are those of a job that names an optimizer. In a job that names none, some depend "
-        "on the model and on the protocol:\n",
+        "The defaults of the table above are those of a job that names an optimizer. In a job that names none, some "
+        "depend on the model and on the protocol:\n",
         header,
         "|---" * (len(_KEYS_WITHOUT_OPTIMIZER) + 1) + "|",
         *rows,

@@ -115,8 +115,9 @@ class JobOptions(Config):
     """Rows per batch, or "all" for one batch of all training rows. "growing", for block_descent, is "all" below 100,000
     training rows; above, the training uses nested subsets that grow. The ids of the rows determine the batches."""
     epochs: int = Field(default=10, ge=0, le=MAX_EPOCHS)
-    """Passes over all batches; with "all" or "growing", the number of iterations. 0 chooses the largest number, up to 50, whose disclosures about columns are accepted by
-    the checks of all parties; this needs all tables on one computer."""
+    """Passes over all batches; with "all" or "growing", the number of iterations. 0 chooses the largest number, up to
+    50, whose disclosures about columns are accepted by the checks of all parties; this needs all tables on one
+    computer."""
     seed: int = Field(default=0, ge=0, le=MAX_INTEGER)
     """Seed of the order of batches and of the initial weights; the rows of a batch do not depend on it. All parties use
     it."""
@@ -125,8 +126,8 @@ class JobOptions(Config):
     split: int = Field(default=0, ge=0, le=MAX_INTEGER)
     """Number that selects which rows are held out; `vfl.stratified` finds one that holds out all classes evenly."""
     evaluate_every: int = Field(default=0, ge=0, le=MAX_ITERATIONS)
-    """Rounds, or iterations on shares, between joint evaluations. 0 evaluates every round if the job has a target or patience, and otherwise only
-    at the end."""
+    """Rounds, or iterations on shares, between joint evaluations. 0 evaluates every round if the job has a target or
+    patience, and otherwise only at the end."""
     target: Target | None = None
     """Stops the training early when a metric is good enough."""
     patience: Patience | None = None

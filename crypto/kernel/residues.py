@@ -80,7 +80,7 @@ class Primes:
         return len(self.values)
 
     def centred(self, integers: NDArray[np.int64] | Floats) -> Floats:
-        """Return integers of any shape, below 2^53 in magnitude, as their residues modulo each prime (P, *shape)."""
+        """Return integers of any shape, at most 2^53 - 2^24 in magnitude, as residues modulo each prime (P, *shape)."""
         out = np.empty((len(self), *integers.shape))
         out[...] = integers
         return self.reduce(out)
@@ -126,7 +126,7 @@ class Primes:
         return out
 
     def whole(self, x: Floats) -> Floats:
-        """Return integers that are stored in floats of any shape, below 2^90, as residues (P, *shape)."""
+        """Return integers that are stored in floats of any shape, below 2^89, as residues (P, *shape)."""
         high = np.rint(x * 2.0**-_HALF_BITS)
         low = x - high * 2.0**_HALF_BITS
         out = self.centred(high)

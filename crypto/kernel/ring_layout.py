@@ -193,7 +193,9 @@ def _layouts(n: int, c: int, d: int) -> Iterator[RingLayout]:
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1, *, line: float = LINE_MS) -> float:
-    """Estimate the time of a product: computation on one core for both parties, and transmission.
+    """Estimate the time of a product by this package's arithmetic.
+
+    It includes the computation of both parties on one core, and the transmission.
 
     Args:
         layout: the division of matrices into blocks (`ring_layout.py`).

@@ -49,7 +49,7 @@ _PREPARE_MS = 0.2  # milliseconds to encode a block of W
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1) -> float:
-    """Estimate the milliseconds of a product, for computation by both parties and for transmission.
+    """Estimate the milliseconds of a product with SEAL, for computation by both parties and for transmission.
 
     Args:
         layout: the division of matrices into blocks (`ring_layout.py`).

@@ -267,12 +267,21 @@ class SealSecretKey(Secret):
 
         Returns:
             The results (columns, outputs), integers below t.
+
+        Raises:
+            CryptoError: if a residue is not below its prime; with `dither`, also if the second polynomial is 0, because
+                the first one would then be opened without the secret key.
         """
         ring, primes = self._ring, self._ring.primes
         residues, count = np.zeros(ring.shape, np.uint64), math.prod(shape)
         residues[1] = unpack(view, primes, DEGREE)
         first = unpack(view[packed_size(primes, DEGREE) :], primes, count).reshape(len(primes), *shape)
-        if (first >= ring.column[..., None]).any() or (dither is not None and not residues[1].any()):
+        if dither is not None and not residues[1].any():
+            raise CryptoError(
+                "lattice: the second polynomial of an answer is 0, so it is not encrypted",
+                code="SVFL-CRYPTO-CIPHERTEXT",
+            )
+        if (first >= ring.column[..., None]).any():
             raise CryptoError("lattice: an answer contains values outside its modulus", code="SVFL-CRYPTO-CIPHERTEXT")
         if dither is not None:
             first = (first + dither) % ring.column[..., None]
@@ -316,7 +325,10 @@ def _context(scheme: Any, moduli: Any, bits: int | None) -> Any:
     context = seal.SEALContext(parms, True, level)
     if not context.parameters_set():
         raise ConfigError(
-            f"SEAL refuses N = {DEGREE} with t = 2^{bits} at 128-bit security", code="SVFL-CRYPTO-PARAMETERS"
+            f"SEAL refuses N = {DEGREE} for the generation of keys"
+            if bits is None
+            else f"SEAL refuses N = {DEGREE} with t = 2^{bits} at 128-bit security",
+            code="SVFL-CRYPTO-PARAMETERS",
         )
     return context
 

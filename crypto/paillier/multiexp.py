@@ -96,7 +96,7 @@ def naf(value: Ints, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
     Args:
         value: the integers.
-        window: the width w.
+        window: the width w, at least 2; with 1 the function would not end.
 
     Returns:
         Three arrays of equal length: index, bit and digit.

@@ -61,11 +61,11 @@ class BaseSender(Secret):
         self._scalar = _scalar()
         self.offer = crypto_scalarmult_ed25519_base_noclamp(self._scalar)
 
-    def pairs(self, choices: bytes) -> list[tuple[bytes, bytes]]:
+    def pairs(self, points: bytes) -> list[tuple[bytes, bytes]]:
         """Compute both keys of every transfer.
 
         Args:
-            choices: the receiver's n points B_j, of 32 bytes each.
+            points: the receiver's n points B_j, of 32 bytes each, which hide its choices.
 
         Returns:
             n pairs of keys of 32 bytes.
@@ -73,15 +73,15 @@ class BaseSender(Secret):
         Raises:
             CryptoError: if the bytes are not points of the group.
         """
-        if len(choices) % EDWARDS_POINT_BYTES:
+        if len(points) % EDWARDS_POINT_BYTES:
             raise CryptoError(
-                f"received {len(choices)} bytes of points, which is not a multiple of {EDWARDS_POINT_BYTES}",
+                f"received {len(points)} bytes of points, which is not a multiple of {EDWARDS_POINT_BYTES}",
                 code="SVFL-CRYPTO-CIPHERTEXT",
             )
         shift = crypto_scalarmult_ed25519_noclamp(self._scalar, self.offer)
         pairs = []
-        for number, start in enumerate(range(0, len(choices), EDWARDS_POINT_BYTES)):
-            point = choices[start : start + EDWARDS_POINT_BYTES]
+        for number, start in enumerate(range(0, len(points), EDWARDS_POINT_BYTES)):
+            point = points[start : start + EDWARDS_POINT_BYTES]
             _check(point)
             shared = crypto_scalarmult_ed25519_noclamp(self._scalar, point)
             other = crypto_core_ed25519_sub(shared, shift)
@@ -122,7 +122,7 @@ def _check(point: bytes) -> None:
     if not (_on_curve(point) and crypto_core_ed25519_is_valid_point(point) and _of_prime_order(point)):
         raise CryptoError(
             "received a point that is not canonical, or not in the group of Ed25519 of prime order",
-            "check the sender's software; the sender may be cheating",
+            "check the software of the party that sent the point; it may be cheating",
             code="SVFL-PROTOCOL-CHEATING",
         )
 

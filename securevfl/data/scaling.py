@@ -31,8 +31,9 @@ class Scaling:
     """Scaling of prepared columns: (x - mean) / deviation, clipped and rounded if `clip` is set.
 
     Attributes:
-        mean: location of each column (d,).
-        deviation: scale of each column (d,).
+        mean: location of each column (d,), its mean or median.
+        deviation: scale of each column (d,), its standard deviation or scaled interquartile range; infinite for a
+            column whose scaled value is always 0.
         clip: bound at which scaled columns are clipped before they are rounded to the grid; None for neither.
     """
 

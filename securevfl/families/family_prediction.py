@@ -34,14 +34,14 @@ class FamilyPrediction(ABC, Generic[O]):
         return lead
 
     def score_bits(self, job: O, shape: RunShape | None = None) -> int:
-        """Return the number of bits in each score of a new row; 0 if the requesting party receives no scores.
+        """Return the number of bits that each score of a new row discloses to the requesting party.
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             shape: the public sizes of the run (numbers of rows, columns and outputs), if they are known.
 
         Returns:
-            The number of bits that each score of a new row discloses.
+            The number of bits: by default 64, the size of a float64; 0 if the requesting party receives no scores.
         """
         return 64
 

@@ -19,7 +19,10 @@ BANDWIDTH = 0.0625  # half the width of the rounded corner, in standard deviatio
 
 
 class HuberLoss(NumberLoss):
-    """Huber's loss (1964) of e = |f - y|: e^2 / 2 if e is at most `width`, else width * (e - width / 2)."""
+    """Huber's loss (1964) of e = |f - y|, in standard deviations of the labels.
+
+    It is e^2 / 2 if e is at most `width`, and width * (e - width / 2) otherwise.
+    """
 
     name = "huber"
     curvature = 1.0

@@ -52,8 +52,9 @@ class PeerSettings:
         """Create settings from a file of peers.
 
         Args:
-            peers: the file of peers, or its content.
-            certs: the folder of certificates; by default the folder of the file of peers.
+            peers: path of the file of peers, or a loaded `Peers`.
+            certs: the folder of certificates; by default the folder of the file of peers, or the current folder if
+                `peers` is a `Peers`.
             listen: host:port to bind instead of the port of the party's address.
             timeout: seconds to wait for all parties at the start, for each message, and for the others at the end.
             patience: seconds without a connection after which a party is lost.

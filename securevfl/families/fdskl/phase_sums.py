@@ -1,12 +1,14 @@
 """The sums of FDSKL: phases for each worker, and f over the workers (Gu et al. 2020, Algorithms 1 to 3).
 
-Parties with labels are *workers*. Party l's *phases* are x_l w_l modulo a turn, its columns times its random
-frequencies. For every worker there is one instance of the job's sum protocol, with that worker as its collector.
+Parties with labels are *workers*. A *phase* is an angle, as an integer modulo 2^bits in units of 2 pi / 2^bits. Party
+l's phases are x_l w_l modulo 2 pi, its columns times its random frequencies. For every worker there is one instance
+of the job's sum protocol, with that worker as its collector.
 1. all others l -> worker   their phases of some rows and blocks of features
    worker                   adds its phases and its random offsets b
 2. all others l -> worker   f_l, their outputs on the same rows, as a sum of reals; 0 from a party that is no worker
    worker                   adds its outputs: f
-3. worker -> all others l    a *window* of 2^23 phases (32 MB) has been summed; at most two windows are in transit
+3. worker -> all others l   a *window* of 2^23 phases (32 MB if a phase has 32 bits) has been summed; at most two
+                            windows are in transit
 
 Comments refer to these steps by number. With one worker there is no step 2. A worker learns the sums over the other
 parties and the values that the job's sum protocol declares; the others learn nothing.

@@ -106,9 +106,9 @@ class TransferParticipant(BatchParticipant):
             self.updater = Updater(self._optimizer.update, self.network)
         context, (host,) = self._context, self._context.passives
         guest_parameters = self._model.parameters(context.columns[context.active], 1)
-        asks = {host: context.parameters[host], context.active: guest_parameters + 1}
+        product_sizes = {host: context.parameters[host], context.active: guest_parameters + 1}
         openings = self._model.openings(self._optimizer.steps)
-        with TwoWayExchange(self._job.protocol.residual, context, "training", asks, openings) as exchange:
+        with TwoWayExchange(self._job.protocol.residual, context, "training", product_sizes, openings) as exchange:
             yield from self.rounds(self._run(exchange))
 
     def _run(self, exchange: TwoWayExchange) -> Iterator[None]:
@@ -116,7 +116,7 @@ class TransferParticipant(BatchParticipant):
             self._phi = self._mean_representation()
         for t, batch in enumerate(self.batches(), self.start):
             self._exchanges += 1
-            self._iterate(exchange, batch, self._optimizer.eta(t, 2))
+            self._iterate(exchange, batch, self._optimizer.eta(t, parties=2))
             yield
 
     def _iterate(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:

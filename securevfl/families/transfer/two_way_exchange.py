@@ -77,18 +77,23 @@ class TwoWayExchange(Link):
         residual: the protocol that sends encrypted vectors and decrypts products with them.
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         subchannel: the subchannel of the exchange.
-        asks: for each party, the number of values that it may have decrypted at a time. A party that is not listed
-            requests nothing and receives no vector.
+        product_sizes: for each party, the number of values that it may have decrypted at a time. A party that is not
+            listed requests nothing and receives no vector.
         openings: number of products with one vector that a party may have decrypted.
     """
 
     def __init__(
-        self, residual: ResidualProtocol, context: PartyContext, subchannel: str, asks: dict[str, int], openings: int
+        self,
+        residual: ResidualProtocol,
+        context: PartyContext,
+        subchannel: str,
+        product_sizes: dict[str, int],
+        openings: int,
     ) -> None:
         (self._peer,) = (name for name in context.parties if name != context.me)
         self._context, self._subchannel = context, f"{context.subchannel}/{subchannel}/moments"
         self._sender, self._requester = None, None
-        for requester, values in asks.items():
+        for requester, values in product_sizes.items():
             (sender,) = (name for name in context.parties if name != requester)
             subject: Literal["labels", "columns"] = "labels" if sender == context.roles.lead else "columns"
             agreement = Agreement(openings, shares_outputs=False, subject=subject, group=context.channel.gate.group)
