@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
@@ -120,6 +120,38 @@ def row_weights(
             party=name,
         )
     return weights
+
+
+def check_row_weights(weights: ArrayLike, rows: int) -> Floats:
+    """Check the weights of rows that a model is evaluated on.
+
+    Args:
+        weights: the weights (rows,).
+        rows: the number of rows.
+
+    Returns:
+        The weights as floats.
+
+    Raises:
+        TableError: if there is another number of weights, or one is no number of 0 or more, or all are 0.
+    """
+    try:
+        values = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.full(rows, np.nan)
+    if values.shape != (rows,):
+        raise TableError(
+            f"there are {rows} rows and weights of shape {values.shape}",
+            "pass one weight for each row",
+            code="SVFL-TABLE-SHAPE",
+        )
+    if not (np.isfinite(values).all() and (values >= 0).all() and values.any()):
+        raise TableError(
+            "the weights of rows contain missing or negative values, texts, or only zeros",
+            "pass a number of 0 or more for each row",
+            code="SVFL-TABLE-WEIGHTS",
+        )
+    return values
 
 
 def next_power_of_two(weights: Floats) -> float:

@@ -26,6 +26,7 @@ from securevfl.errors import ConfigError, DivergenceError, LabelError, PartiesEr
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.group_metrics import metrics_by_group
+from securevfl.models.row_weights import check_row_weights
 from securevfl.models.shapley import ShapleyValues
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime.channel import Channel
@@ -208,13 +209,12 @@ class Run:
 
         Returns:
             The metrics. If the job has an exposure, they do not contain the loss, whose scale in a training depends
-            on the mean exposure. Raises the errors of `decision`, LabelError for labels of other classes, and
-            ConfigError if the exposure is missing or the job has none.
+            on the mean exposure. Raises the errors of `decision`, LabelError for labels of other classes, TableError
+            for weights that are no numbers of 0 or more, and ConfigError if the exposure is missing or the job has
+            none.
         """
         rows = self._score_tables(tables, y, ids, exposure)
-        counts = (
-            None if weights is None else check_labels(self.active.name, rows.match("the weights", weights), len(rows.f))
-        )
+        counts = None if weights is None else check_row_weights(rows.match("the weights", weights), len(rows.f))
         values = metrics.evaluate(self.job.model.loss, rows.f, rows.labels, rows.classes, counts)
         if exposure is not None:
             del values["loss"]
@@ -417,7 +417,8 @@ class Run:
             The run.
 
         Raises:
-            PartiesError: if the part of a party is missing, or `models` names another party.
+            PartiesError: if the part of a party is missing, parts are of different trainings, or `models` names another
+                party.
         """
         modules = models or {}
         files = sorted(path for path in Path(folder).glob("*.json") if path.name.count(".") == 1)
@@ -426,8 +427,21 @@ class Run:
         lead = next((part for part in parts if part.leads), None)
         if lead is None or {part.name for part in parts} != set(lead.parties):
             present = ", ".join(part.name for part in parts) or "none"
+            others = [] if lead is None else [part.name for part in parts if part.name not in lead.parties]
+            problem, remedy = (
+                (f"files of other runs are beside the model files ({', '.join(others)})", f"remove {others[0]}.json")
+                if others
+                else (f"the model files of some parties of the run are missing (present: {present})", "")
+            )
             raise PartiesError(
-                f"{folder}: the model files of some parties of the run are missing (present: {present})",
+                f"{folder}: {problem}",
+                remedy or "copy the files of all parties of one run into this folder",
+                code="SVFL-MODEL-MISMATCH",
+                path=str(folder),
+            )
+        if len({part.run for part in parts}) > 1:
+            raise PartiesError(
+                f"{folder}: the model files are of different trainings, whose parts do not fit together",
                 "copy the files of all parties of one run into this folder",
                 code="SVFL-MODEL-MISMATCH",
                 path=str(folder),

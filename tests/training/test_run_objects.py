@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,61 @@ def test_names_control_no_terminal_and_no_page(tmp_path: Path) -> None:
     assert party.columns[0] == "\\x1b[31mred\\x1b[0m\\x07"
     assert html.escape("a\u202eb<") == "a\\u202eb&lt;"
     assert printable(ODD[3]) == ODD[3]
+
+
+@pytest.mark.parametrize("protocol", ["open", "shares"])
+def test_parts_of_different_trainings_are_refused(protocol: str, tmp_path: Path) -> None:
+    """As after an interrupted `save`, or a copy of one newer file."""
+    for folder in ("first", "second"):
+        job = vfl.Job(model="logistic", protocol=protocol, epochs=8, seed=len(folder), accepts=["columns", "rank"])
+        vfl.simulate(job, CANCER).save(tmp_path / folder)
+    for name in ("bank", "shop"):
+        mixed = tmp_path / f"newer {name}"
+        shutil.copytree(tmp_path / "first", mixed)
+        shutil.copy(tmp_path / "second" / f"{name}.json", mixed)
+        with raises_code(errors.PartiesError, "SVFL-MODEL-MISMATCH", path=str(mixed)) as caught:
+            vfl.Run.load(mixed)
+        assert "different trainings" in str(caught.value)
+
+
+def test_files_of_other_runs_are_named(run: vfl.Run, tmp_path: Path) -> None:
+    vfl.simulate(JOB, vfl.datasets.breast_cancer(3)).save(tmp_path)
+    run.save(tmp_path)
+    with raises_code(errors.PartiesError, "SVFL-MODEL-MISMATCH") as caught:
+        vfl.Run.load(tmp_path)
+    assert "Remove telco.json" in str(caught.value)
+    (tmp_path / "telco.json").unlink()
+    assert list(vfl.Run.load(tmp_path).parts) == ["bank", "shop"]
+    (tmp_path / "shop.json").unlink()
+    with raises_code(errors.PartiesError, "SVFL-MODEL-MISMATCH") as caught:
+        vfl.Run.load(tmp_path)
+    assert "present: bank" in str(caught.value)
+
+
+ROWS = len(CANCER[0].X)
+UNUSABLE_WEIGHTS: dict[str, tuple[Any, str]] = {
+    "negative": (np.where(np.arange(ROWS) % 5, 1.0, -1.0), "SVFL-TABLE-WEIGHTS"),
+    "all negative": (np.full(ROWS, -1.0), "SVFL-TABLE-WEIGHTS"),
+    "missing": (np.where(np.arange(ROWS) == 3, np.nan, 1.0), "SVFL-TABLE-WEIGHTS"),
+    "infinite": (np.where(np.arange(ROWS) == 3, np.inf, 1.0), "SVFL-TABLE-WEIGHTS"),
+    "zeros": (np.zeros(ROWS), "SVFL-TABLE-WEIGHTS"),
+    "texts": (["heavy"] * ROWS, "SVFL-TABLE-WEIGHTS"),
+    "too few": (np.ones(ROWS - 1), "SVFL-TABLE-SHAPE"),
+    "a table": (np.ones((ROWS, 2)), "SVFL-TABLE-SHAPE"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE_WEIGHTS)
+def test_weights_that_are_none_are_refused(name: str, run: vfl.Run) -> None:
+    weights, code = UNUSABLE_WEIGHTS[name]
+    with raises_code(errors.TableError, code) as caught:
+        run.evaluate({party.name: party.X for party in CANCER}, CANCER[0].y, weights=weights)  # type: ignore[arg-type]
+    assert "weights" in str(caught.value)
+
+
+def test_weights_of_an_evaluation_count_rows(run: vfl.Run) -> None:
+    tables, y = {party.name: party.X for party in CANCER}, np.asarray(CANCER[0].y)
+    twice = np.repeat(np.arange(ROWS), np.arange(ROWS) % 3)
+    weighted = run.evaluate(tables, y, weights=np.arange(ROWS) % 3)
+    repeated = run.evaluate({name: X[twice] for name, X in tables.items()}, y[twice])
+    assert weighted == pytest.approx(repeated)
