@@ -125,7 +125,7 @@ def _settle_iterations(job: Job, parties: Sequence[Party]) -> Job:
     warnings.warn(
         f"party {lead.name}: the rarest class has few rows, so the training takes {epochs} iterations instead of "
         f"{DEFAULT_ITERATIONS}. All parties learn this number, which shows roughly how rare the class is; to choose "
-        f"another one, set epochs in the job",
+        f"another one, set epochs in the job to any number but {DEFAULT_ITERATIONS}",
         DataNotice,
         stacklevel=3,
     )
@@ -137,7 +137,7 @@ def _with_room(job: Job, weights: Weights) -> Job:
     """Return the job with the room of its class weights filled in.
 
     A larger room makes the steps of block descent shorter. So if the room was open, the number of epochs and the rounds
-    between evaluations grow in proportion, unless the job sets them.
+    between evaluations grow in proportion, unless the job sets other numbers than the defaults.
     """
     update: dict[str, Any] = {"weights": weights}
     factor = 1.0 if job.weights is None or job.weights.max_weight is not None else iteration_factor(weights.limit)
@@ -145,7 +145,7 @@ def _with_room(job: Job, weights: Weights) -> Job:
         if job.epochs in (DEFAULT_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(factor * job.epochs)
         if job.evaluate_every in (EVALUATE_EVERY, EVALUATE_SAFE_STEPS_EVERY):
-            update["evaluate_every"] = math.ceil(factor * job.evaluate_every)
+            update["evaluate_every"] = min(math.ceil(factor * job.evaluate_every), update.get("epochs", job.epochs))
     return job.model_copy(update=update)
 
 

@@ -15,7 +15,7 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError, DataNotice, TableError
 from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.models.linear_block import Linear, starting_weights
-from securevfl.models.log_link_losses import MAX_LOG_MEAN
+from securevfl.models.log_link_losses import MAX_COUNT_MEAN, MAX_LOG_MEAN
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
 from securevfl.optim.block_newton import INITIAL_MULTIPLE, MAX_FLAT_ITERATIONS, MULTIPLE_DECAY, BlockMemory
@@ -47,7 +47,9 @@ def targets(loss: Loss, y: NDArray[np.generic]) -> Floats:
 
 
 # losses that no number bounds for all labels: theirs is for a label of the mean, and f so far from it
-AT_THE_MEAN = {"gamma": math.log(4), "tweedie": MAX_LOG_MEAN}
+AT_THE_MEAN = {"gamma": math.log(4), "tweedie": MAX_LOG_MEAN, "negative_binomial": MAX_LOG_MEAN}
+# the largest mean, where labels are not scaled to a mean of 1
+LARGEST_MEAN = {"negative_binomial": MAX_COUNT_MEAN}
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
@@ -60,7 +62,8 @@ def test_the_bound_of_a_loss_holds_everywhere_and_is_reached(loss: Loss) -> None
     labels = generator.integers(0, 3 if c > 1 else 2, n).astype(float)
     h = 1e-4
     if loss.name in AT_THE_MEAN:
-        f, y = np.clip(f, -AT_THE_MEAN[loss.name], AT_THE_MEAN[loss.name]), np.ones((n, 1))
+        f = np.clip(f, -AT_THE_MEAN[loss.name], AT_THE_MEAN[loss.name])
+        y = np.full((n, 1), LARGEST_MEAN.get(loss.name, 1.0))
     else:
         y = targets(loss, labels)
     bend = ((loss.residual(f + h * d, y) - loss.residual(f - h * d, y)) * d).sum(axis=1) / (2 * h)
