@@ -11,6 +11,7 @@ columns and c the number of outputs of the model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,9 +99,9 @@ class Boosted(SerializableFields):
         model_class = HistGradientBoostingClassifier if classifies else HistGradientBoostingRegressor
         base, trees = list[float](), list[tuple[BoostedTree, ...]]()
         for y in targets.T:
-            # all rows have the same class, so no trees are fitted and the score is constant
+            # all rows have the same class, so the score is constant: the log odds if the other class had half a row
             if classifies and len(np.unique(y)) < 2:
-                base.append(float(y[0]))
+                base.append(float(y[0]) * math.log(2 * len(y) + 1))
                 trees.append(())
                 continue
             model = model_class(max_iter=BOOSTING_ROUNDS, early_stopping=False, random_state=0)

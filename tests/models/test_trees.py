@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 from dataclasses import replace
 from functools import cache
@@ -401,3 +402,18 @@ def test_classes_are_one_against_the_rest_unless_a_loss_is_named() -> None:
     assert run.metrics["auc"] > 0.65  # 0.90 over 20 runs, whose trees are drawn afresh, with a deviation of 0.036
     with raises_code(LabelError, "SVFL-LABEL-CLASSES", classes=4):
         vfl.simulate(vfl.Job(model=vfl.Trees(trees=4, depth=2, loss="logistic"), epochs=4), labelled)
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_class_with_one_row_has_similar_scores_in_all_folds(outputs: int, sign: float) -> None:
+    """The other folds contain no row of the class, or all others, so no tree can be fitted to them."""
+    rng, rows = np.random.default_rng(0), 1000
+    X, y = rng.normal(size=(rows, 3)), np.where(rng.random((rows, outputs)) < 0.5, 1.0, -1.0)
+    y[:, -1] = -sign
+    y[17, -1] = sign
+    scores, _ = out_of_fold(X, y, bytes(32), classifies=True)
+    others, of_its_fold = np.delete(scores[:, -1], 17) * sign, float(scores[17, -1]) * sign
+    assert of_its_fold == pytest.approx(-math.log(2 * 800 + 1), abs=0.01)
+    assert others.min() < of_its_fold < others.max()
+    assert abs(np.median(others) - of_its_fold) < 6
