@@ -26,7 +26,6 @@ import math
 import os
 import struct
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,7 +36,7 @@ import tenseal.sealapi as seal
 from securevfl.base.platform_files import read_at
 from securevfl.crypto.lattice.residue_encoding import Residues
 from securevfl.crypto.share_ring import Words
-from securevfl.errors import CryptoError
+from securevfl.errors import ConfigError, CryptoError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -64,16 +63,18 @@ _SEEDED_TAIL = _HEADER.size + 1 + SEAL_SEED_BYTES
 
 @contextmanager
 def _scratch() -> Iterator[tuple[int, str]]:
-    """Open a file that only this process can access and that is deleted at the end; yield its descriptor and path."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("securevfl", os.MFD_CLOEXEC)
-        try:
-            yield fd, f"/proc/self/fd/{fd}"
-        finally:
-            os.close(fd)
-    else:
-        with tempfile.NamedTemporaryFile() as file:
-            yield file.fileno(), file.name
+    """Open an anonymous file in memory; yield its descriptor and path. Raise ConfigError if the system has none."""
+    if not hasattr(os, "memfd_create"):
+        raise ConfigError(
+            "SEAL needs anonymous files in memory, which this system lacks: keys would be written to disk",
+            'use library = "own", or run on Linux',
+            code="SVFL-CRYPTO-LIBRARY",
+        )
+    fd = os.memfd_create("securevfl", os.MFD_CLOEXEC)
+    try:
+        yield fd, f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
 
 
 def _saved(obj: Any) -> bytes:
