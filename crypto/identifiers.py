@@ -152,6 +152,8 @@ def canonical_ids_in_bulk(values: Any) -> NDArray[np.bytes_] | None:
         The same ids as `canonical_ids`; None if the column is not simple, or if two ids are equal. With a probability
         of n^2 / 2^65, None is returned for different ids as well.
     """
+    if isinstance(values, (list, np.ndarray)) and not len(values):
+        return None
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1:
         column = values.astype("S")
     else:
@@ -187,6 +189,8 @@ def id_keys(ids: CanonicalIds) -> NDArray[np.uint64]:
     Returns:
         The keys (n, 2).
     """
+    if not len(ids):
+        return np.zeros((0, 2), np.uint64)
     keys = np.zeros((len(ids), _BLOCK_BYTES), np.uint8)
     lengths = np.fromiter(map(len, ids), np.int64, len(ids)) if isinstance(ids, list) else np.strings.str_len(ids)
     if (lengths < _BLOCK_BYTES).all():

@@ -6,8 +6,8 @@ shifted up by t bits. The noise of all encryptions and re-randomisations stays i
 it away. The result of `decrypt` is therefore an exact function of the rounded vectors. It reveals nothing about noise,
 key or single terms, so it may be passed on (the attack of Li and Micciancio 2021 does not apply). V and t depend only
 on `bound` and `terms`, the largest number of vectors: t = 12 + log2(number of noises that may add up) and V = 2^(44 -
-t). The error of one value is at most bound / (2 * V), for three terms 2^-26 * bound. A V below 2^16, which more than a
-thousand terms would need, is refused.
+t). For more than some hundred terms V is smaller, so that a sum fits into the plaintext (`steps`). The error of one
+value is at most bound / (2 * V), for three terms 2^-26 * bound. More than 2,033 terms are refused.
 
 Every sum is re-randomised with an encryption of zero under the public key, so that its bytes cannot be linked to its
 terms. The holder learns only the sum of the vectors, because the adders add before the holder sees anything.

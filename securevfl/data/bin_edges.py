@@ -6,7 +6,7 @@ half a bin's rows have, such as 0; and *codes*, numbers far from all others at e
 counts up to 13. Every bin has at least MIN_BIN_ROWS rows. Edges have as few digits as possible (`shortest_between`).
 
 The model gets one 0/1 column for each edge, which is 1 if x >= edge. Its weight is thus the difference between two
-neighbouring bins. These columns are not standardised but multiplied by the constant BIN_SCALE, because standardising
+neighbouring bins. These columns are not standardised but divided by the constant BIN_SCALE, because standardising
 would weaken the regularisation of rare bins.
 """
 
@@ -39,8 +39,10 @@ def find_bin_edges(present: Floats, bins: int) -> list[float]:
         bins: the number of bins to aim at.
 
     Returns:
-        The edges in increasing order.
+        The edges in increasing order; none if there are no values.
     """
+    if not len(present):
+        return []
     values, counts = np.unique(present, return_counts=True)
     rows_per_bin = len(present) / bins
     codes = _codes(values, counts)
@@ -68,7 +70,7 @@ def find_bin_edges(present: Floats, bins: int) -> list[float]:
 
 
 def shortest_between(below: float, value: float) -> float:
-    """Return the number with the fewest decimal digits that is greater than `below` and at most `value`."""
+    """Return the number with the fewest decimal digits, at least four, that is above `below` and at most `value`."""
     exact = Decimal(repr(float(value)))
     for digits in range(FREE_DIGITS, 18):
         edge = float(exact.normalize(Context(prec=digits, rounding=ROUND_FLOOR)))

@@ -157,7 +157,7 @@ def load_contents(tables: Tables, salt: bytes, path: Path | None) -> LedgerConte
             opening, closing = "{}" if section in _MAPPINGS else "[]"
             parts.append(f'"{section}":{opening}{",".join(items)}{closing}')
         return _DECODER.decode("{" + ",".join(parts) + "}")
-    except (ValueError, msgspec.MsgspecError):
+    except (KeyError, ValueError, msgspec.MsgspecError):
         raise DataError(
             f"{path}: the ledger is damaged or was changed by hand",
             "restore the newest backup of this file",

@@ -34,7 +34,7 @@ class ListenAddress:
         key: file of its key.
 
     Raises:
-        ConfigError: the address is not of the form host:port, or a file cannot be read.
+        ConfigError: the address is not of the form host:port, or only one of certificate and key is given.
     """
 
     option: str
@@ -44,6 +44,12 @@ class ListenAddress:
 
     def __post_init__(self) -> None:
         _ = self.host_port
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError(
+                f"{self.option} {self.address} has a certificate without its key, or a key without its certificate",
+                f"give both {self.option}-cert and {self.option}-key, or none of them",
+                code="SVFL-TLS-CERTIFICATE",
+            )
 
     @property
     def host_port(self) -> tuple[str, int]:
@@ -151,7 +157,16 @@ class HttpServer:
             request_seconds=request_seconds,
         )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(self._listener.server_path))
+        try:
+            self._socket.bind(str(self._listener.server_path))
+        except OSError:
+            self._socket.close()
+            self._listener.stop()
+            raise ConfigError(
+                f"{address.option}: no socket can be created in the folder of temporary files",
+                "set TMPDIR to a folder with a short path, such as /tmp, and with free space",
+                code="SVFL-ADDRESS",
+            ) from None
 
     @property
     def started(self) -> bool:
@@ -160,9 +175,9 @@ class HttpServer:
 
     def run(self) -> None:
         """Serve until `stop` is called. Call it in a thread: in the main thread uvicorn would handle the signals."""
-        self._socket.listen(2048)
-        self._listener.start()
         try:
+            self._socket.listen(2048)
+            self._listener.start()
             self._server.run(sockets=[self._socket])
         finally:
             self._listener.stop()

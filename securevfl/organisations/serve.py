@@ -166,8 +166,8 @@ class Server:
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
         """Serve until `stopping` returns True, and finish requests that are being processed.
 
-        A server with only one session at a time calls `stopping` only between sessions. While it waits for a client, an
-        exception such as KeyboardInterrupt ends it.
+        A server with only one session at a time calls `stopping` between sessions and before each request. While it
+        waits for a client, an exception such as KeyboardInterrupt ends it.
 
         Args:
             stopping: whether to shut down.
@@ -186,7 +186,10 @@ class Server:
             self._run_many()
             return
         while not stopping():
-            outcome = self._run_session(replace(self._settings, wait=math.inf))
+            try:
+                outcome = self._run_session(replace(self._settings, wait=math.inf))
+            except ServiceEnded:
+                return
             if outcome is not None and outcome.outcome == "failed":
                 time.sleep(FAILURE_PAUSE)
 

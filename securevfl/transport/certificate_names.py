@@ -15,6 +15,7 @@ from securevfl.errors import ConfigError
 
 _DOMAIN = ".party.securevfl.internal"
 PARTY_URI = "securevfl://party/"
+_MAX_NAME_BYTES = 64  # of a common name in a certificate (RFC 5280)
 _HOST = re.compile(r"(?=.{1,253}$)(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*")
 
 
@@ -29,10 +30,10 @@ def server_name(party: str) -> str:
 
 def valid_name(name: str) -> str:
     """Return the name of a party or an authority, or raise ConfigError if it is invalid."""
-    if not name.replace("-", "").replace("_", "").isalnum() or len(name) > 64:
+    if not name.replace("-", "").replace("_", "").isalnum() or len(name.encode()) > _MAX_NAME_BYTES:
         raise ConfigError(
             f"the name {name!r} is invalid",
-            "use up to 64 letters, digits, - and _",
+            "use letters, digits, - and _, up to 64 bytes in UTF-8",
             code="SVFL-PARTIES-NAME",
             name=name,
         )

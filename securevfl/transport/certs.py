@@ -238,10 +238,17 @@ def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.Ellipt
     return authority, key
 
 
+MAX_DAYS = 36_500
+"""The longest validity of a certificate."""
+
+
 def _validity(days: int) -> timedelta:
-    if days < 1:
+    if not 1 <= days <= MAX_DAYS:
         raise ConfigError(
-            f"a certificate cannot be valid for {days} days", "pass 1 or more", code="SVFL-JOB-OPTION", days=days
+            f"a certificate cannot be valid for {days} days",
+            f"pass a number from 1 to {MAX_DAYS}",
+            code="SVFL-JOB-OPTION",
+            days=days,
         )
     return timedelta(days=days)
 

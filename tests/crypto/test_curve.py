@@ -419,3 +419,11 @@ def test_no_byte_and_no_length_of_an_id_is_lost(name: str) -> None:
         value_of |= {row_id: values[size * k : size * (k + 1)] for k, row_id in enumerate(ids)}
     assert len(set(value_of.values())) == len(value_of)
     assert b"".join(value_of.values()) == replaced(list(value_of))
+
+
+@pytest.mark.parametrize("empty", [[], np.array([], int), np.array([], np.uint8), np.array([], "U3"), np.array([])])
+def test_no_ids_have_no_keys(empty: Any) -> None:
+    assert canonical_ids(empty) == []
+    assert canonical_ids_in_bulk(empty) is None
+    assert id_keys(canonical_ids(empty)).shape == (0, 2)
+    assert id_keys(np.array([], "S4")).shape == (0, 2)

@@ -106,3 +106,8 @@ def test_generated_tables_have_ties_zeros_and_rare_classes() -> None:
             assert len(sizes) == classes
             assert sizes.argmin() == classes - 1
             assert sizes[-1] < 0.75 / classes
+
+
+def test_a_column_without_values_has_no_edges() -> None:
+    for bins in (2, 10):
+        assert find_bin_edges(np.array([]), bins) == []

@@ -132,6 +132,26 @@ def test_contents_that_were_changed_by_hand_are_refused(full: DisclosureLedger) 
     assert told(full, "columns", "bank").count == 15
 
 
+def read_without(ledger: DisclosureLedger, section: str) -> None:
+    """Read the ledger without a section, and undo its removal."""
+    with suppress(KeyboardInterrupt), ledger.database.changing() as tables:
+        tables.execute("DELETE FROM ledger WHERE section = ?", (section,))
+        ledger.read()
+        raise KeyboardInterrupt  # ends the change without an effect
+
+
+def test_a_ledger_without_any_of_its_sections(full: DisclosureLedger) -> None:
+    full.set_limit("columns", Limit(40))
+    with full.database.reading() as tables:
+        sections = {name for (name,) in tables.execute("SELECT DISTINCT section FROM ledger")}
+    assert {"party", "entries", "limits"} <= sections
+    for section in sections - {"party"}:
+        read_without(full, section)
+    with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
+        read_without(full, "party")
+    assert told(full, "columns", "bank").count == 15
+
+
 def test_the_file_has_one_record_for_each_fact(full: DisclosureLedger) -> None:
     """A change writes only the records that it adds or removes."""
     with full.database.reading() as tables:

@@ -369,3 +369,25 @@ def test_errors_show_no_key(folder: Path, cut: int) -> None:
             read_it()
         assert text[40:56] not in str(caught.value)
         assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("days", [-1, 0, 36_501, 10_000_000, 10**30])
+def test_a_validity_that_no_certificate_has_is_refused(days: int, folder: Path, tmp_path: Path) -> None:
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        init(tmp_path / "other", days=days)
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        issue(folder, "telco", days=days)
+    assert not list(folder.glob("telco*"))
+    assert issue(folder, "telco", days=36_500).exists()
+
+
+@pytest.mark.parametrize("letter", ["a", "\u00e4", "\u4e2d", "\U00020000"])
+def test_names_are_as_long_as_certificates_permit(letter: str, tmp_path: Path) -> None:
+    most = 64 // len(letter.encode())
+    init(tmp_path, name=letter * most)
+    issue(tmp_path, letter * most)
+    for too_long in (letter * (most + 1), letter * 64 + "a"):
+        with raises_code(ConfigError, "SVFL-PARTIES-NAME"):
+            issue(tmp_path, too_long)
+        with raises_code(ConfigError, "SVFL-PARTIES-NAME"):
+            init(tmp_path / "other", name=too_long)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from securevfl.errors import ConfigError
 from securevfl.organisations import http_server
 from securevfl.organisations.http_api import application
 from securevfl.organisations.http_framing import refuse_ambiguous_framing
 from securevfl.organisations.http_server import HttpAddress
+from tests.builders import raises_code
 
 TOKEN = "a token of an application"
 HEAD = b"POST /v1/scores HTTP/1.1\r\nHost: bank\r\nContent-Length: 400\r\n"
@@ -136,3 +142,35 @@ def test_the_check_of_framing_counts_every_header(headers: tuple[bytes, ...]) ->
     assert len(passed_on) == 1
     assert [message.get("status") for message in sent] == [400, None]
     assert (b"connection", b"close") in sent[0]["headers"]
+
+
+@pytest.mark.parametrize("option", ["--http", "--monitor"])
+@pytest.mark.parametrize(("certificate", "key"), [("bank.pem", None), (None, "bank.key")])
+def test_a_certificate_and_its_key_come_together(option: str, certificate: str | None, key: str | None) -> None:
+    paths = [None if name is None else Path(name) for name in (certificate, key)]
+    with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
+        http_server.ListenAddress(option, "127.0.0.1:5999", *paths)
+
+
+LONG_PATH = """
+import socket, sys
+from securevfl.errors import ConfigError
+from securevfl.organisations.http_server import HttpServer, ListenAddress
+try:
+    HttpServer(None, ListenAddress("--http", f"127.0.0.1:{sys.argv[1]}"))
+except ConfigError as error:
+    print(error.code, error)
+with socket.socket() as again:
+    again.bind(("127.0.0.1", int(sys.argv[1])))
+"""
+
+
+def test_a_long_path_of_temporary_files_is_named(free_port: Any, tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    command = [sys.executable, "-c", LONG_PATH, str(free_port())]
+    done = subprocess.run(command, env=os.environ | {"TMPDIR": str(folder)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("SVFL-ADDRESS")
+    assert "TMPDIR" in done.stdout
+    assert not any(folder.iterdir())

@@ -254,5 +254,6 @@ def _processor_seconds(columns: int, parties: int) -> float:
 
 
 def _format_bytes(count: float) -> str:
-    units: Sequence[tuple[float, str]] = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    return next((f"{count / unit:.3g} {name}" for unit, name in units if count >= unit), f"{count:.0f} B")
+    units: Sequence[tuple[float, str]] = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    rounded = float(f"{count:.3g}")
+    return next((f"{rounded / unit:.3g} {name}" for unit, name in units if rounded >= unit), f"{count:.0f} B")
