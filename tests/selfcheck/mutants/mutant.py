@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -81,6 +82,14 @@ def patched(*patches: Patch) -> Callable[[], AbstractContextManager[None]]:
             yield
 
     return apply
+
+
+def clear_caches() -> None:
+    """Forget the results that functions of the package have cached, such as those that a mutant has computed."""
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "securevfl"]
+    for value in [value for module in modules for value in vars(module).values()]:
+        if callable(clear := getattr(value, "cache_clear", None)):
+            clear()
 
 
 def touched(mutant: Mutant) -> set[str]:

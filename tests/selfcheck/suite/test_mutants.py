@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from selfcheck.checks.check_table import CHECKS
-from selfcheck.mutants.mutant import Mutant, touched
+from selfcheck.mutants.mutant import Mutant, clear_caches, touched
 from selfcheck.mutants.mutant_table import MUTANTS
 
 _SLOW = (
@@ -59,8 +59,11 @@ def _later(mutant: Mutant) -> bool:
     "mutant", [pytest.param(mutant, id=mutant.name, marks=[pytest.mark.slow] * _later(mutant)) for mutant in MUTANTS]
 )
 def test_mutant_is_caught(mutant: Mutant) -> None:
-    with mutant.apply():
-        outcome = CHECKS[mutant.caught_by]()
+    try:
+        with mutant.apply():
+            outcome = CHECKS[mutant.caught_by]()
+    finally:
+        clear_caches()
     kinds = {finding.check for finding in outcome.findings}
     assert mutant.finding in kinds, f"{mutant.name}: expected {mutant.finding}, found {kinds or 'nothing'}"
 
