@@ -177,11 +177,14 @@ def test_beyond_this_machine_it_speaks_tls_or_does_not_start(tmp_path: Path) -> 
         with raises_code(ConfigError, "SVFL-ADDRESS"):
             HttpAddress(address, TOKEN)
         for half in ({"certificate": tmp_path / "cert.pem"}, {"key": tmp_path / "key.pem"}):
-            with raises_code(ConfigError, "SVFL-ADDRESS"):
+            with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
                 HttpAddress(address, TOKEN, **half)
         HttpAddress(address, TOKEN, tmp_path / "cert.pem", tmp_path / "key.pem")
     for address in ("127.0.0.1:8080", "localhost:8080", "[::1]:8080"):
         assert TOKEN not in repr(HttpAddress(address, TOKEN))
+        for half in ({"certificate": tmp_path / "cert.pem"}, {"key": tmp_path / "key.pem"}):
+            with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
+                HttpAddress(address, TOKEN, **half)
     with raises_code(ConfigError, "SVFL-HTTP-TOKEN"):
         HttpAddress("127.0.0.1:8080", "short")
     with raises_code(ConfigError, "SVFL-ADDRESS"):
