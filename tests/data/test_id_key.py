@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 import textwrap
 import unicodedata
@@ -335,7 +336,9 @@ def test_a_requested_id_has_exactly_the_columns_of_the_id(names: list[str]) -> N
     """A row that is requested by an object of other columns may be another row, so it is refused."""
     key, row_id = IdColumns(names, by_rule=True), {"name": "Ann", "born": "2001-02-03", "town": "Bonn"}
     exact = {name: row_id[name] for name in names}
-    assert requested_id(key, exact) == compose_ids([[value] for value in exact.values()])[0]
+    composed = compose_ids([[value] for value in exact.values()])[0]
+    for ordered in itertools.permutations(exact.items()):  # an application may write the columns in any order
+        assert requested_id(key, dict(ordered)) == composed
     incomplete = [{name: exact[name] for name in names if name != lacking} for lacking in names]
     renamed = [{name.upper(): value for name, value in exact.items()}]
     values = ["Ann", list(exact.values())] if len(names) > 1 else []  # the value of one column is an id

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from builders import raises_code, write_table
+from scipy import special
 from typer.testing import CliRunner
 
 import securevfl as vfl
@@ -150,6 +153,28 @@ def _likelihood(late: Any, above: Any) -> float:
         for count in (rows.sum(), (~rows).sum()):
             total += count * math.log(count / len(rows)) if count else 0.0
     return total
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_monotone_bins_are_the_likeliest_of_all_divisions(seed: int) -> None:
+    """Distinct values have between 3 and 3,000 rows, and all divisions with monotone shares are compared."""
+    rng = np.random.default_rng(seed)
+    counts = np.round(3 * 10 ** rng.uniform(0, 3, 7)).astype(int)
+    positives = rng.binomial(counts, rng.uniform(0.1, 0.9, 7))
+    values = np.repeat(np.arange(7.0), counts)
+    late = np.concatenate([np.arange(n) < p for n, p in zip(counts, positives, strict=True)])
+
+    def likelihood(cuts: Sequence[float]) -> float:
+        bins = np.searchsorted(cuts, values, side="right")
+        p, n = np.bincount(bins, weights=late), np.bincount(bins).astype(float)
+        slopes = np.diff(p / n)
+        if not ((slopes >= 0).all() or (slopes <= 0).all()):
+            return -math.inf
+        return float(special.xlogy(p, p / n).sum() + special.xlogy(n - p, 1 - p / n).sum())
+
+    divisions = (cuts for size in range(7) for cuts in itertools.combinations(np.arange(1.0, 7.0), size))
+    edges = monotone_edges(values, late, bins=7, min_rows=1)
+    assert likelihood(edges) == pytest.approx(max(map(likelihood, divisions)), abs=1e-6)
 
 
 def test_a_column_without_effect_has_one_monotone_bin() -> None:
