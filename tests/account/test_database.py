@@ -82,9 +82,14 @@ class Account:
         """Add a number in a process that dies at this point; the caller never learns whether it was added."""
         database = AccountDatabase.shared(self.path, SCHEMA)
         die(self.begin(), point, monkeypatch)
-        database._connection.close()
+        close(database)
         del database
         gc.collect()
+
+
+def close(database: AccountDatabase) -> None:
+    """Close the file as the end of a process does."""
+    database._connection.close()
 
 
 def die(act: Callable[[], object], point: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,6 +491,33 @@ def test_a_file_of_another_kind_is_refused(content: str, account: Account) -> No
         database.execute("CREATE TABLE something (number INTEGER)")
     with raises_code(DataError, "SVFL-LEDGER-FOREIGN"):
         account.count()
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_a_statement_that_was_undone_is_not_carried_out_later(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that waits for another session undoes its statements and tries again."""
+    account = Account(tmp_path / "account")
+    account.add()
+    database = AccountDatabase.shared(account.path, SCHEMA)
+
+    def change(database: AccountDatabase) -> None:
+        with database.changing() as tables:
+            for _ in range(3):
+                tables.execute("INSERT INTO numbers VALUES (7)")
+                tables.executemany("INSERT INTO numbers VALUES (?)", [(8,), (9,)])
+                tables.undo()
+            tables.execute("INSERT INTO numbers VALUES (1)")
+
+    die(partial(change, database), point, monkeypatch)
+    close(database)
+    del database
+    gc.collect()
+    account.add()
+    with AccountDatabase.shared(account.path, SCHEMA).reading() as tables:
+        numbers = [number for (number,) in tables.execute("SELECT number FROM numbers")]
+    assert numbers == [1] * (2 if point == "before the counter" else 3)
 
 
 @pytest.mark.parametrize("present", list(itertools.product([False, True], repeat=3)))

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.audit.message_bytes import byte_fields
 from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.align import align_privately
@@ -272,6 +273,27 @@ def kinds() -> Iterator[type[Message]]:
         own = kind.__module__.startswith("securevfl.") and not kind.__module__.startswith("securevfl.transport.")
         if own and kind not in (Message, DisclosingMessage):
             yield kind
+
+
+def test_the_audit_reads_every_bytes_field() -> None:
+    """Of every message, the bytes in lists and tuples included."""
+    in_containers = set[str]()
+    for kind in kinds():
+        values, expected = dict[str, Any](), list[bytes]()
+        for field in msgspec.structs.fields(kind):
+            marks = [f"{field.name} {number}".encode() for number in range(2)]
+            of = str(field.type)
+            values[field.name] = None
+            if field.type is bytes:
+                values[field.name] = marks[0]
+                expected += marks[:1]
+            elif "bytes" in of:
+                assert of in ("tuple[bytes, ...]", "list[bytes]"), (kind, of)
+                values[field.name] = marks if of.startswith("list") else tuple(marks)
+                expected += marks
+                in_containers.add(of)
+        assert byte_fields(kind(**values)) == expected, kind
+    assert in_containers
 
 
 def test_every_field_that_a_peer_chooses_is_in_a_table() -> None:
