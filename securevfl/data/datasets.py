@@ -138,9 +138,9 @@ def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
         )
     for party in parties:
         reserved = {"id"} if party.y is None else {"id", "y"}
-        if taken := reserved.intersection(party.columns):
+        if clashing := reserved.intersection(party.columns):
             raise TableError(
-                f"party {party.name}: a column has the name {min(taken)}, which the file uses for ids or labels",
+                f"party {party.name}: a column has the name {min(clashing)}, which the file uses for ids or labels",
                 "rename the column",
                 code="SVFL-TABLE-HEADER",
                 party=party.name,

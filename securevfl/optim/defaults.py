@@ -145,11 +145,11 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
     # values that are no numbers are reported when the job is validated
     room = room if isinstance(room, (int, float)) and math.isfinite(room) and room >= 1 else None
     epochs = job_keys.get("epochs", LONG_STEP_ITERATIONS)
-    overfits = isinstance(epochs, int) and epochs > EVALUATE_EVERY  # in a training that is evaluated before its end
+    is_long = isinstance(epochs, int) and epochs > EVALUATE_EVERY  # it is evaluated before its end
     factor = 1.0 if room is None else iteration_factor(room)
     if model.defaults:
         keys = {"test_fraction": HELD_OUT_FRACTION, **model.defaults}
-        if model.ends_early and _evaluated(job_keys) and overfits:
+        if model.ends_early and _evaluated(job_keys) and is_long:
             keys |= _long_steps(factor, EVALUATE_EVERY) | {"patience": {"metric": "loss", "evaluations": 1}}
         elif "epochs" in keys:
             keys["epochs"] = math.ceil(factor * keys["epochs"])
@@ -168,7 +168,7 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
             keys |= {"test_fraction": HELD_OUT_FRACTION}
             keys |= {"evaluate_every": math.ceil(factor * EVALUATE_SAFE_STEPS_EVERY)}
             # many bins without a penalty overfit at the optimum, so evaluations choose an earlier model
-            if not penalised and _has_bins(job_keys) and overfits:
+            if not penalised and _has_bins(job_keys) and is_long:
                 keys |= _long_steps(factor)
         return keys
     if model.family:

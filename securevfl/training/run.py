@@ -210,7 +210,7 @@ class Run:
         Returns:
             The metrics. If the job has an exposure, they do not contain the loss, whose scale in a training depends
             on the mean exposure. Raises the errors of `decision`, LabelError for labels of other classes, TableError
-            for weights that are no numbers of 0 or more, and ConfigError if the exposure is missing or the job has
+            for weights that are missing, negative or texts, and ConfigError if the exposure is missing or the job has
             none.
         """
         rows = self._score_tables(tables, y, ids, exposure)
@@ -427,18 +427,13 @@ class Run:
         lead = next((part for part in parts if part.leads), None)
         if lead is None or {part.name for part in parts} != set(lead.parties):
             present = ", ".join(part.name for part in parts) or "none"
+            problem = f"the model files of some parties of the run are missing (present: {present})"
+            remedy = "copy the files of all parties of one run into this folder"
             others = [] if lead is None else [part.name for part in parts if part.name not in lead.parties]
-            problem, remedy = (
-                (f"files of other runs are beside the model files ({', '.join(others)})", f"remove {others[0]}.json")
-                if others
-                else (f"the model files of some parties of the run are missing (present: {present})", "")
-            )
-            raise PartiesError(
-                f"{folder}: {problem}",
-                remedy or "copy the files of all parties of one run into this folder",
-                code="SVFL-MODEL-MISMATCH",
-                path=str(folder),
-            )
+            if others:
+                problem = f"the folder also contains model files of other runs ({', '.join(others)})"
+                remedy = f"remove {others[0]}.json"
+            raise PartiesError(f"{folder}: {problem}", remedy, code="SVFL-MODEL-MISMATCH", path=str(folder))
         if len({part.run for part in parts}) > 1:
             raise PartiesError(
                 f"{folder}: the model files are of different trainings, whose parts do not fit together",

@@ -50,6 +50,8 @@ from securevfl.transport.pem_files import (
     write_pem,
 )
 
+MAX_DAYS = 36_500
+"""The longest validity of a certificate."""
 _CLOCK_SKEW = timedelta(hours=1)  # certificates are valid from this time before now, because clocks differ
 
 
@@ -236,10 +238,6 @@ def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.Ellipt
             path=str(folder / "ca.pem"),
         )
     return authority, key
-
-
-MAX_DAYS = 36_500
-"""The longest validity of a certificate."""
 
 
 def _validity(days: int) -> timedelta:

@@ -72,8 +72,8 @@ class SecureTransport:
         listen: host:port to bind instead of the port in this party's address.
         patience: seconds without a connection after which a party is lost.
         router: a port that several sessions share.
-        session_id: a text that this party sends when it calls, by which a shared port finds the session; empty if
-            there is none. It is not the session id that parties sign.
+        session_id: a text that this party sends when it calls, by which a shared port finds the session; empty for
+            a port of one session. Parties sign another session id.
 
     Attributes:
         keys: fingerprints of all parties' certificate keys by name, known once the transport is open.

@@ -92,8 +92,8 @@ def test_every_type_is_converted_or_refused(address: str) -> None:
     for value in (MAX_EXACT_INTEGER, -MAX_EXACT_INTEGER):
         assert vfl.read_sql(address, f"select {value}::numeric as amount")["amount"].to_pylist() == [value]
     inexact = [f"({sign}{MAX_EXACT_INTEGER + more})::numeric" for sign in ("", "-") for more in (1, 2, 10**17)]
-    beside = [f"amount from (values (1::numeric), ({value})) as t(amount)" for value in inexact]
-    for value in [*(f"{value} as amount" for value in (*unusable, *inexact)), *beside]:
+    in_second_row = [f"amount from (values (1::numeric), ({value})) as t(amount)" for value in inexact]
+    for value in [*(f"{value} as amount" for value in (*unusable, *inexact)), *in_second_row]:
         with raises_code(TableError, "SVFL-TABLE-TYPE") as caught:
             vfl.read_sql(address, f"select {value}")
         assert caught.value.fields["column"] == "amount", value

@@ -205,9 +205,9 @@ def test_on_real_tables(name: str) -> None:
 def test_the_top_of_dssm_adds_the_vectors_of_the_others(passives: int, width: int) -> None:
     top = vfl.towers.DssmTop(FIELDS, width, passives=passives, **SMALL_TOWER).double()
     x, z = torch.from_numpy(TOWER_ROWS), torch.from_numpy(GENERATOR.normal(size=(len(TOWER_ROWS), passives * width)))
-    f, own = top(x, z).detach().numpy(), top.bottom(x).detach().numpy()
+    f, vectors = top(x, z).detach().numpy(), top.bottom(x).detach().numpy()
     factors, (bias,) = top.linear.weight.detach().numpy()[0], top.linear.bias.detach().numpy()
-    for row, vector in enumerate(own):
+    for row, vector in enumerate(vectors):
         others = np.zeros(width)
         for party in range(passives):
             others += z[row, party * width : (party + 1) * width].numpy()
